@@ -12,6 +12,7 @@ from pswire.messages import Status, StatusReport
 from pswire.network.channel import error_from
 from pswire.network.shard_stubs import ShardStubs
 from pswire.security.credentials import Credentials
+from pswire.system.interrupts import cut_short_by_signals, deferred_signals
 from pswire.tensors.transport import InlineReceiver, InlineSender
 
 
@@ -33,15 +34,17 @@ class StatusClient(ShardStubs):
             return merge_reports([ShardAnswer(name, problem=self.addresses.problem)])
         request = encode(Status(detail=detail), InlineSender())
         left = timeout - (time.monotonic() - began)
-        calls = [self.at(address).Status.future(request, timeout=left) if address else None for address in addresses]
         answers = []
-        for shard, (address, call) in enumerate(zip(addresses, calls, strict=True)):
-            if call is None:
-                answers.append(ShardAnswer(name, problem=f"shard {shard}: {self.addresses.problem}"))
-                continue
-            answers.append(_answer(address, call, self.credentials))
-            if answers[-1].report is None:
-                self.addresses.look_again(shard)
+        with deferred_signals:
+            calls = [self.at(one).Status.future(request, timeout=left) if one else None for one in addresses]
+            with cut_short_by_signals(*filter(None, calls)):
+                for shard, (address, call) in enumerate(zip(addresses, calls, strict=True)):
+                    if call is None:
+                        answers.append(ShardAnswer(name, problem=f"shard {shard}: {self.addresses.problem}"))
+                        continue
+                    answers.append(_answer(address, call, self.credentials))
+                    if answers[-1].report is None:
+                        self.addresses.look_again(shard)
         return merge_reports(answers)
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -27,7 +26,6 @@ from pswire.plurals import pluralize
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.specs.schedules import Schedule
 from pswire.specs.spec import to_plain
-from pswire.system.signals import handle
 
 #: Cells of a bar.
 _BAR_WIDTH = 12
@@ -66,45 +64,8 @@ def show_repeatedly(
     as_json: bool,
 ) -> None:
     """Print the status at this interval in seconds, or as fast as the answers come, until Ctrl-C."""
-    interrupt = _Interrupt()
     with StatusClient(addresses, credentials) as client, suppress(KeyboardInterrupt), _display(as_json) as show:
-        ask = lambda timeout: interrupt.deferred(client.ask, timeout)
-        with interrupt:
-            Poller(ask, lambda view: view.latest and show(view.latest), interval=every, timeout=timeout).run()
-
-
-class _Interrupt:
-    """Within a block, Ctrl-C waits for the end of a request: an exception inside gRPC may leave one of its locks held.
-
-    A second Ctrl-C does not wait.
-    """
-
-    def __init__(self) -> None:
-        self._asking = self._pending = False
-        self._before: Any = None
-
-    def __enter__(self) -> None:
-        self._before = signal.getsignal(signal.SIGINT)
-        if self._before is signal.default_int_handler:  # not where it is ignored
-            handle(signal.SIGINT, self._interrupted)
-
-    def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGINT, self._before)
-
-    def _interrupted(self, *_: object) -> None:
-        if not self._asking or self._pending:
-            raise KeyboardInterrupt
-        self._pending = True
-
-    def deferred(self, ask: Callable[[float], JobStatus], timeout: float) -> JobStatus:
-        """The answer to a request; raises `KeyboardInterrupt` after it if there was one meanwhile."""
-        self._asking = True
-        try:
-            return ask(timeout)
-        finally:
-            self._asking = False
-            if self._pending:
-                raise KeyboardInterrupt
+        Poller(client.ask, lambda view: view.latest and show(view.latest), interval=every, timeout=timeout).run()
 
 
 @contextmanager

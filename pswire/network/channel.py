@@ -13,6 +13,7 @@ from pswire.limits import MAX_MESSAGE
 from pswire.security.connection_check import handshake_problem
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.security.token_channel import TokenChannel
+from pswire.system.interrupts import cut_short_by_signals, deferred_signals
 
 #: The metadata of calls with the token of a member (`pswire.messages.Joined.token`).
 MEMBER_TOKEN = "ps-member-bin"
@@ -98,9 +99,11 @@ def check_health(address: str, timeout: float, credentials: Credentials = NO_CRE
     Raises `Unavailable` or `TimedOut` (after `timeout` seconds), and `ConfigurationError` for an invalid address or a
     server without a health service.
     """
-    with open_channel(address, credentials) as channel:
+    with deferred_signals, open_channel(address, credentials) as channel:
+        call = health_pb2_grpc.HealthStub(channel).Check.future(health_pb2.HealthCheckRequest(), timeout=timeout)
         try:
-            answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=timeout)
+            with cut_short_by_signals(call):
+                answer = call.result()
         except grpc.RpcError as error:
             raise error_from(error, address, credentials) from error
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)

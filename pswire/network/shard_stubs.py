@@ -13,6 +13,7 @@ from pswire.network.channel import error_from, open_channel
 from pswire.network.service_stub import ServiceStub
 from pswire.network.shard_addresses import ShardAddresses
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
+from pswire.system.interrupts import cut_short_by_signals, deferred_signals
 from pswire.tensors.transport import InlineReceiver, InlineSender
 
 A = TypeVar("A", bound=Answer)
@@ -36,8 +37,14 @@ class ShardStubs(ExitStack):
         self.addresses = ShardAddresses(servers, credentials)
         self.callback(self.addresses.close)
         self._open: dict[str, tuple[ServiceStub, ExitStack]] = {}
-        for address in self.addresses.current:
-            self.at(address)
+        with deferred_signals:
+            for address in self.addresses.current:
+                self.at(address)
+
+    def __exit__(self, *_: object) -> None:
+        """Close all connections."""
+        with deferred_signals:
+            super().__exit__(None, None, None)
 
     @property
     def credentials(self) -> Credentials:
@@ -57,9 +64,12 @@ class ShardStubs(ExitStack):
     def call(self, shard: int, message: Request, kind: type[A], timeout: float) -> A:
         """The answer of a shard, of a `kind`; its error, or `Unavailable`. `ShardAddresses.find` has found all."""
         address = self.addresses.current[shard]
-        method = getattr(self.at(address), type(message).__name__)
         try:
-            answer = decode(method(encode(message, InlineSender()), timeout=timeout), InlineReceiver())
+            with deferred_signals:
+                method = getattr(self.at(address), type(message).__name__)
+                call = method.future(encode(message, InlineSender()), timeout=timeout)
+                with cut_short_by_signals(call):
+                    answer = decode(call.result(), InlineReceiver())
         except grpc.RpcError as refusal:
             error = error_from(refusal, address, self.credentials)
             if isinstance(error, Unavailable | TimedOut):

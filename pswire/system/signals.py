@@ -1,6 +1,6 @@
 """Signals in the main thread: handlers that end the process, and that forked children do not inherit.
 
-Ctrl-C within a call to a server is in `psworker.interrupts`. Standard library only.
+Ctrl-C within a call to a server is in `pswire.system.interrupts`. Standard library only.
 """
 
 import os

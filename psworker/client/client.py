@@ -23,6 +23,7 @@ from pswire.specs.consistency import (
     parse_consistency,
     parse_staleness,
 )
+from pswire.system.interrupts import deferred_signals
 from pswire.tensors.values import Array
 from psworker.client import joining
 from psworker.client.blocks import Blocks
@@ -36,7 +37,6 @@ from psworker.client.push_spans import traced_push
 from psworker.client.registration import ShardedRegistration
 from psworker.client.retry import Calls
 from psworker.client.rollback import Rollback, redone
-from psworker.interrupts import deferred_signals
 from psworker.transport import Future, Transport
 from psworker.versions import ReadVersion, VersionedArray
 

@@ -14,12 +14,12 @@ import numpy as np
 
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, Malformed, NotFinite, ParamServerError, StateLost
+from pswire.system.interrupts import cut_short, deferred_signals
 from pswire.tensors.compression import Packed
 from pswire.tensors.values import DTYPES, Array, IndexedSlices, not_finite
 from psworker.client.error_feedback import GradientEncoder
 from psworker.client.partitions import PlacedVariable, Placement
 from psworker.client.retry import Calls
-from psworker.interrupts import cut_short, deferred_signals
 from psworker.transport import Future
 from psworker.versions import ReadVersion, VersionedArray
 

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from pswire import messages as ms
 from pswire.errors import NotJoined, ParamServerError, StateLost, TimedOut, Unavailable, Zombie
+from pswire.system.interrupts import cut_short, deferred_signals, deferred_to_next_block
 from psworker.client.membership import WorkerMembership
-from psworker.interrupts import cut_short, deferred_signals, deferred_to_next_block
 from psworker.transport import Future, Transport
 
 logger = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import FrameType
 
 from pswire.errors import ParamServerError
+from pswire.system.interrupts import defer_interrupts, raise_deferred, raise_or_defer
 from pswire.system.signals import end_at_next, end_at_once, handle
-from psworker.interrupts import defer_interrupts, raise_deferred, raise_or_defer
 from psworker.launch.reports import error_line, report_no_session, reported
 
 #: The exit code after SIGTERM, as in shells.

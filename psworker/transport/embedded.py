@@ -18,7 +18,7 @@ from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import run
 from pswire.errors import ParamServerError, TimedOut
 from pswire.messages import Answer, Compute, Cut, CutReport, Join, Push, Register, Request, Tick
-from psworker.interrupts import deferred_signals, raise_deferred
+from pswire.system.interrupts import deferred_signals, raise_deferred
 from psworker.transport import Future
 
 if TYPE_CHECKING:

@@ -28,13 +28,13 @@ from pswire.network.channel import error_from, member_metadata, open_channel, ti
 from pswire.network.service_stub import ServiceStub
 from pswire.network.shard_addresses import ShardAddresses
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
+from pswire.system.interrupts import add_cancel, deferred_signals, deferred_to_next_block, remove_cancel
 from pswire.tensors.frame import incoming
 from pswire.tensors.shared_memory import Region, bytes_needed
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.tensors.transport import MAX_INLINE_MESSAGE, InlineReceiver, InlineSender
 from pswire.tensors.values import TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
-from psworker.interrupts import add_cancel, deferred_signals, deferred_to_next_block, remove_cancel
 from psworker.transport import Future
 from psworker.transport.deadlines import Deadline, Deadlines
 from psworker.transport.shared_memory import AnswerReceiver, Segment, SegmentPool, fetch_segment

@@ -1,20 +1,32 @@
 """Signals in the main thread: raised at once outside of calls to servers, at the end of a call inside; and exits."""
 
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from psjob.status.interventions import InterventionCalls
+from psjob.status.status_client import StatusClient
 from pswire.errors import Unavailable
 from pswire.messages import Renew, Renewed, Sender
-from psworker import interrupts
+from pswire.network.channel import check_health
+from pswire.system import interrupts
+from pswire.system.interrupts import (
+    cut_short_by_signals,
+    deferred_signals,
+    deferred_to_next_block,
+    raise_deferred,
+    raise_or_defer,
+)
 from psworker.client.membership import WorkerMembership
 from psworker.client.retry import Calls
-from psworker.interrupts import deferred_signals, deferred_to_next_block, raise_deferred, raise_or_defer
 from psworker.transport import Future
 from psworker.transport.deadlines import Deadlines
 from psworker.transport.grpc_transport import GrpcTransport
@@ -134,6 +146,64 @@ def test_a_call_that_waits_is_cut_short():
         raise_deferred()
     interrupts.remove_cancel(deadlines.pass_all)
     deadlines.close()
+
+
+def test_calls_are_cut_short_also_if_the_signal_came_before_they_were_sent(monkeypatch):
+    monkeypatch.setattr(interrupts, "_alarm", None)  # as before the first call of a process
+    cut = threading.Event()
+
+    def call():
+        with deferred_signals:
+            interrupt()
+            with cut_short_by_signals(SimpleNamespace(cancel=cut.set)):
+                assert cut.wait(BOUND)
+
+    with pytest.raises(Interrupted):
+        call()
+
+
+@pytest.fixture
+def silent_server():
+    """The address of a server that answers nothing; a connection to it, within a call, interrupts the main thread."""
+    accepted = []
+
+    def accept():
+        accepted.append(listening.accept()[0])
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=accept)
+        thread.start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+        thread.join(BOUND)
+    for connection in accepted:
+        connection.close()
+
+
+def ask(address):
+    with StatusClient([address]) as servers:
+        servers.ask(BOUND)
+
+
+def stop(address):
+    with InterventionCalls([address], "operator") as servers:
+        servers.stop("it diverged")
+
+
+@pytest.mark.parametrize("call", [ask, stop, partial(check_health, timeout=BOUND)], ids=["status", "stop", "health"])
+def test_a_call_of_a_command_is_cut_short_and_it_is_raised_outside_of_grpc(call, silent_server):
+    with pytest.raises(Interrupted) as raised:
+        call(silent_server)
+    assert not [entry for entry in raised.traceback if "grpc" in Path(str(entry.path)).parts]
+
+
+def test_all_connections_of_a_command_are_closed_before_it_is_raised():
+    steps = []
+    servers = StatusClient(["127.0.0.1:1"])
+    servers.callback(lambda: (interrupt(), steps.append("closed")))
+    with pytest.raises(Interrupted):
+        servers.close()
+    assert steps == ["closed"]
 
 
 class InterruptedTransport:

@@ -15,8 +15,8 @@ from pswire.optimizers import GradientDescent, Momentum
 from pswire.specs.consistency import Asynchronous, Bounded, DropStalePushes, IgnoreStaleness, Synchronous
 from pswire.specs.initializers import RowUniform, rows_of
 from pswire.specs.schedules import PiecewiseConstant
+from pswire.system.interrupts import raise_or_defer
 from pswire.tensors.values import IndexedSlices, TensorSpec
-from psworker.interrupts import raise_or_defer
 from psworker.transport import Future
 from psworker.versions import ReadVersion, VersionedArray
 from tests.support.shards import ShardsInProcess, new_shard, state_of

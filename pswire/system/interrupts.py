@@ -1,9 +1,10 @@
 """Ctrl-C, and other exceptions of signal handlers, deferred while the main thread is inside a call to a server.
 
-An exception that a signal handler raises inside gRPC may leave one of gRPC's locks held for ever, and leaving the job
-would then wait for that lock. So code that calls a server is a block `with deferred_signals:`; within it the exception
-is stored, and raised at the end of the outermost block. A long call is cut short. `psworker run` sets such handlers; in
-other programs and notebooks the first block replaces Python's own handler of Ctrl-C. Standard library only.
+An exception that a signal handler raises inside gRPC may leave one of gRPC's locks held for ever, or a call that gRPC
+counts as open, and closing the channel would then wait for it. So code that calls a server is a block
+`with deferred_signals:`, and so is code that closes a channel; within it the exception is stored, and raised at the end
+of the outermost block. A long call is cut short. `psworker run` sets such handlers; in other programs, commands and
+notebooks the first block replaces Python's own handler of Ctrl-C. Standard library only.
 """
 
 import _signal  # type: ignore[import-not-found]  # a part of CPython that has no types
@@ -11,7 +12,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
 
 #: Seconds a call may continue after a signal. Most calls take milliseconds, so their push completes.
 GRACE = 0.5
@@ -30,7 +33,7 @@ class _Depth(threading.local):
 _depth = _Depth()
 _deferred: BaseException | None = None
 _alarm: int | None = None
-_cancels: set[Callable[[], None]] = set()
+_cancels: set[Callable[[], object]] = set()
 
 
 class _Block:
@@ -89,18 +92,43 @@ def cut_short() -> bool:
     return _deferred is not None and threading.current_thread() is threading.main_thread()
 
 
-def add_cancel(cancel: Callable[[], None]) -> None:
+def add_cancel(cancel: Callable[[], object]) -> None:
     """Have `cancel`, which ends all waits of a transport, called in a thread `GRACE` seconds after a deferral."""
     global _alarm
     _cancels.add(cancel)
     if _alarm is None:  # here, because a signal handler cannot start a thread
         reader, _alarm = os.pipe()
-        threading.Thread(target=_watch, args=(reader,), name="psworker-interrupts", daemon=True).start()
+        threading.Thread(target=_watch, args=(reader,), name="ps-interrupts", daemon=True).start()
+    if _deferred is not None:  # perhaps before there was a thread, or it has cancelled what was there
+        os.write(_alarm, b"!")
 
 
-def remove_cancel(cancel: Callable[[], None]) -> None:
+def remove_cancel(cancel: Callable[[], object]) -> None:
     """Undo `add_cancel`."""
     _cancels.discard(cancel)
+
+
+class Call(Protocol):
+    """A call to a server that was sent."""
+
+    def cancel(self) -> object:
+        """End it; a wait for its answer then raises an error."""
+
+
+@contextmanager
+def cut_short_by_signals(*calls: Call) -> Iterator[None]:
+    """Cancel calls whose answers the main thread waits for in this block, `GRACE` seconds after a deferral.
+
+    Within `deferred_signals`, whose end raises the deferred exception. Without effect in other threads.
+    """
+    cancels = [call.cancel for call in calls if threading.current_thread() is threading.main_thread()]
+    for cancel in cancels:
+        add_cancel(cancel)
+    try:
+        yield
+    finally:
+        for cancel in cancels:
+            remove_cancel(cancel)
 
 
 def _watch(reader: int) -> None:
