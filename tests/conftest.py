@@ -11,6 +11,7 @@ import psworker as ps
 from pswire.optimizers import UpdateSpec
 from psworker.config import blas_threads
 from psworker.sessions import session_numbers
+from tests.support.combinations import Collected
 
 # Before numpy is loaded. Its threads, in more processes than there are cores, wait for each other busily: with them a
 # test of three seconds takes thirty. Processes that tests start have threads as those of users (support/commands.py).
@@ -23,8 +24,9 @@ settings.load_profile("without a deadline")
 gc.disable()  # until all tests are collected: a tenth of that time
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Lets Python write compiled code: the tests start some two hundred processes, which would each compile anew."""
+    Collected.only_fast = config.option.markexpr == "not slow"
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
 

@@ -103,6 +103,7 @@ def test_the_table_of_roles_has_all_methods_and_a_transfer_carries_calls_of_work
     assert {ROLES[name] for name in carried} == {ROLES["Transfer"]}
 
 
+@pytest.mark.slow
 def test_a_worker_trains_and_a_health_check_needs_no_token(guarded):
     server, credentials = guarded
     assert check_health(server.address, BOUND)

@@ -229,6 +229,7 @@ def test_whatever_number_a_field_has_others_push_and_a_checkpoint_and_a_restart_
     assert {ms.Renew, ms.Register, ms.Cut, ms.Status} <= answered
 
 
+@pytest.mark.slow
 def test_numbers_that_a_shard_counts_on_from_cannot_be_raised_to_the_end_in_one_step_or_in_many(tmp_path, unhurried):
     with Job(tmp_path, 1) as job:
         job.train()

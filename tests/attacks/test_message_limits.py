@@ -148,6 +148,7 @@ def test_a_tensor_transport_has_64_characters_at_most(client):
         client.send("Renew", renew)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", few_fast([1500, 20_000], slow=0))
 def test_an_honest_job_of_many_variables_is_served_in_threads_of_the_server(server, monkeypatch, count):
     threads = []

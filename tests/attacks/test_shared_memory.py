@@ -258,6 +258,7 @@ def test_a_file_that_a_worker_names_as_before_is_not_opened(client, sender, stre
     os.close(unsealed)
 
 
+@pytest.mark.slow
 def test_descriptors_that_are_sent_to_a_server_are_not_kept_and_do_not_stop_it(client, sender, stream, target):
     """Also of a connection that lingers: whoever closes it last waits a second. Linux 6.16 does not let them pass."""
     with ExitStack() as stack:

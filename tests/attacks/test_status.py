@@ -35,6 +35,7 @@ def register(client, names):
     return worker
 
 
+@pytest.mark.slow
 def test_of_very_many_variables_a_status_lists_the_first_and_counts_all_and_the_others_follow_in_pages(client):
     names = [f"v{number:05}" for number in range(1500)]
     register(client, names)

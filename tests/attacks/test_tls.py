@@ -177,6 +177,7 @@ def presented(address):
         return connection.getpeercert(binary_form=True)
 
 
+@pytest.mark.slow
 def test_a_renewed_certificate_is_shown_to_new_connections_while_open_ones_go_on(tmp_path, caplog):
     caplog.set_level(logging.INFO, "psserver.tls_files")
     certificates = Certificates(tmp_path / "c")

@@ -54,7 +54,7 @@ def test_the_portions_of_a_killed_worker_are_computed_by_others_each_once(comman
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("held", few_fast(["w0", "w1"], fast=0), ids=["chief", "worker"])
+@pytest.mark.parametrize("held", few_fast(["w0", "w1"], fast=0, ids=["chief", "worker"]))
 def test_others_reach_the_minimum_while_a_worker_stays_in_a_portion(commands, undisturbed, held):
     other = "w1" if held == "w0" else "w0"
     job = MinimizeJob(commands, holds={held: MIDDLE})
@@ -101,7 +101,7 @@ def test_a_shard_that_comes_back_from_a_checkpoint_takes_all_back_to_its_point(c
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stopped", few_fast(["w0", "w1"], fast=0), ids=["chief", "worker"])
+@pytest.mark.parametrize("stopped", few_fast(["w0", "w1"], fast=0, ids=["chief", "worker"]))
 def test_a_worker_that_sleeps_for_longer_than_its_lease_disturbs_nothing_when_it_wakes(commands, undisturbed, stopped):
     other = "w1" if stopped == "w0" else "w0"
     job = MinimizeJob(commands, holds={stopped: MIDDLE, other: 3 * MIDDLE})

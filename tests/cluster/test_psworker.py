@@ -289,6 +289,7 @@ WITH_A_CHILD = """
 BOTH_WAIT = "worker-0 | in", "worker-1 | in", "worker-0 | child", "worker-1 | child"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", few_fast([1, 2]))
 def test_workers_train_together_as_their_flags_say_and_their_lines_come_with_their_names(commands, shards):
     source = """

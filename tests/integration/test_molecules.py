@@ -52,6 +52,7 @@ def functions_by_loops(example, molecule):
     return rows
 
 
+@pytest.mark.slow
 def test_energies_are_those_of_the_thermochemical_tables_in_ev(example):
     """Of ase's own function, which knows 55 of the molecules; and well-known ones of the others."""
     for name in g2.molecule_names_g2_1:
@@ -101,6 +102,7 @@ def test_the_loss_is_the_mean_over_the_molecules_and_a_part_of_each_weights_squa
         assert float(example.loss(example.train.take(part)).value) == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_gradients_for_all_networks_are_those_of_finite_differences(example):
     """Along a random direction."""
     variables = [variable for network in example.networks for variable in network]

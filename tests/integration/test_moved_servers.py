@@ -167,6 +167,7 @@ def test_nothing_is_applied_by_a_shard_that_has_the_address_of_another_one(serve
         assert session.dropped == 0
 
 
+@pytest.mark.slow
 def test_heartbeats_find_a_shard_at_its_other_address_while_the_worker_computes(frequent_heartbeats, servers, training):
     training.step()
     servers.move(1)

@@ -49,6 +49,7 @@ def collector(monkeypatch):
         yield collector
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared_memory", [True, False])
 def test_a_push_is_a_trace_from_the_worker_through_each_server_with_its_parts_in_order(collector, shared_memory):
     with ServerThread(ServerConfig("127.0.0.1:0", default_key=KEY)) as server:

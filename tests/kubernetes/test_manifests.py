@@ -58,6 +58,7 @@ def pods(rendered: Manifests) -> list[Pod]:
     return [*server_pods(rendered), *worker_pods(rendered)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("rendered", few_fast(OVERLAYS, slow=2), indirect=True)
 def test_every_object_fits_the_schema_of_kubernetes_with_no_unknown_field(version, rendered):
@@ -240,6 +241,7 @@ def test_pods_keep_the_pod_security_standard_restricted_and_more(rendered):
             assert "memory" in container["resources"]["limits"]
 
 
+@pytest.mark.slow
 def test_no_pod_gets_the_key_of_the_ca_nor_a_worker_that_of_the_servers(folder):
     rendered = manifests.render(folder / "tls")
     files = {
@@ -256,6 +258,7 @@ def test_no_pod_gets_the_key_of_the_ca_nor_a_worker_that_of_the_servers(folder):
         assert {mount.mode for mount in mounts(pod, rendered) if mount.path.startswith("/credentials")} == {0o440}
 
 
+@pytest.mark.slow
 def test_every_file_that_an_option_names_is_in_a_secret_of_the_pod(folder):
     rendered = manifests.render(folder / "tls")
     for pod in pods(rendered):
@@ -265,6 +268,7 @@ def test_every_file_that_an_option_names_is_in_a_secret_of_the_pod(folder):
         assert named <= there
 
 
+@pytest.mark.slow
 def test_the_certificate_is_for_the_name_by_which_the_servers_are_found(folder):
     rendered = manifests.render(folder / "tls")
     [certs] = [command for command in manifests.credential_commands() if command[1] == "certs"]

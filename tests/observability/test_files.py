@@ -88,6 +88,7 @@ def test_promtool_accepts_all_metrics_of_a_server_and_of_a_monitor(place):
     promtool("check", "metrics", text=full_text()[place])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -10,6 +10,17 @@ from typing import Any
 import pytest
 
 
+class Collected:
+    """Whether pytest selects the fast cases, as `make test` does: then the others are not even collected."""
+
+    only_fast = False
+
+
+def _collected(cases: list[Any]) -> list[Any]:
+    """The cases, or only the fast ones of them; pytest needs one."""
+    return [case for case in cases if not case.marks] or cases[:1] if Collected.only_fast else cases
+
+
 def together(
     names: str | Sequence[str], cases: Iterable[Any], ids: Callable[[Any], str] = str
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -38,15 +49,17 @@ def together(
     return decorate
 
 
-def few_fast(cases: Iterable[Any], fast: int = 1, slow: int = 1) -> list[Any]:
+def few_fast(cases: Iterable[Any], fast: int = 1, slow: int = 1, ids: Iterable[str] | None = None) -> list[Any]:
     """Parameters: the first are fast, the next slow, the others exhaustive. A tuple is a case of several parameters."""
     values = [case if isinstance(case, tuple) else (case,) for case in cases]
     assert len(values) > fast
     tiers = ((), pytest.mark.slow, pytest.mark.exhaustive)
-    return [
-        pytest.param(*each, marks=tiers[(number >= fast) + (number >= fast + slow)])
-        for number, each in enumerate(values)
-    ]
+    return _collected(
+        [
+            pytest.param(*each, marks=tiers[(number >= fast) + (number >= fast + slow)], id=label)
+            for number, (each, label) in enumerate(zip(values, ids or [None] * len(values), strict=True))
+        ]
+    )
 
 
 def combinations(*axes: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -57,13 +70,14 @@ def combinations(*axes: Sequence[tuple[Any, ...]]) -> list[Any]:
     """
     fast, slow = _diagonal(axes, 0), _diagonal(axes, 1)
     assert len(fast) < prod(map(len, axes))
-    return [
+    cases = [
         pytest.param(
             *chain.from_iterable(axis[index] for axis, index in zip(axes, indices, strict=True)),
             marks=[] if indices in fast else pytest.mark.slow if indices in slow else pytest.mark.exhaustive,
         )
         for indices in product(*(range(len(axis)) for axis in axes))
     ]
+    return _collected(cases)
 
 
 def _diagonal(axes: Sequence[Sequence[Any]], shift: int) -> set[tuple[int, ...]]:

@@ -54,6 +54,7 @@ def test_each_push_of_an_update_counts_with_its_own_staleness_and_all_bytes():
     assert (traffic.pushes, traffic.bytes_in, traffic.bytes_out) == (2 / 2, 6 * 16 / 2, 2 * 16 / 2)
 
 
+@pytest.mark.slow
 def test_of_very_many_workers_and_changes_a_status_lists_the_live_and_the_newest():
     shard = job("a")
     for number in range(1, 1500):

@@ -38,6 +38,7 @@ def serve():
         block.__exit__(None, None, None)
 
 
+@pytest.mark.slow
 def test_a_viewer_that_does_not_read_is_dropped_while_others_get_every_sample(serve, monkeypatch):
     monkeypatch.setattr(sample_stream, "MAX_VIEWERS", 2)
     samples = SampleStream()

@@ -116,6 +116,7 @@ def test_dropped_pushes_are_those_that_the_workers_were_told_of(consistency, sta
     assert any(expected.values())
 
 
+@pytest.mark.slow
 def test_what_happens_between_pushes_is_told_where_it_happened(tmp_path):
     Job(tmp_path, workers=2).run(4, checkpoints=2)
     lines, _ = lines_of(tmp_path)

@@ -128,6 +128,7 @@ async def test_a_large_step_whose_caller_has_gone_is_done_before_the_next_one(ex
     assert shard.global_step == 1
 
 
+@pytest.mark.slow
 @executor_test
 async def test_a_large_message_that_is_refused_has_changed_nothing_and_leaves_the_shard_to_others(executor, shard):
     me = await registered(executor)

@@ -71,6 +71,7 @@ def check(folder, printed, about=""):
     assert max(printed, default=-1) < len(records), about
 
 
+@pytest.mark.slow
 def test_every_acknowledged_record_is_there_after_a_kill(tmp_path):
     check(tmp_path, write_and_kill(tmp_path, "every", 60))
 

@@ -74,6 +74,7 @@ def test_large_arrays_are_not_copied_in_either_direction_and_cannot_be_written()
         assert gradient.array.flags.aligned
 
 
+@pytest.mark.slow
 @every_message
 def test_a_record_that_is_changed_in_a_byte_is_a_message_or_malformed(message):
     data, generator = record(message), random.Random(SEED)

@@ -316,6 +316,7 @@ def test_whatever_region_of_many_journals_is_altered_or_cut(records, where, leng
     check_altered_journal(records, where, length, change, sync)
 
 
+@pytest.mark.slow
 @settings(derandomize=True, database=None, deadline=None, max_examples=40)
 @given(groups=st.lists(RECORDS, min_size=1, max_size=4), data=st.data())
 def test_after_a_loss_of_power_all_synced_records_are_read_and_the_rest_is_a_torn_tail(groups, data):

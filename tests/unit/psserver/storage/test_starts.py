@@ -118,7 +118,7 @@ def live(folder, ledger, *, journal):
 
 
 #: Each so many system calls, or after each of them.
-every = pytest.mark.parametrize("every", few_fast([17, 1], slow=0), ids=["some calls", "all calls"])
+every = pytest.mark.parametrize("every", few_fast([17, 1], slow=0, ids=["some calls", "all calls"]))
 
 
 @every

@@ -287,7 +287,7 @@ def accept_or_refuse(kind, data):
             assert state_of(decode(again, receiver)) == state_of(message)
 
 
-@pytest.mark.parametrize("count", few_fast([12, 1 << 30], slow=0), ids=["some bytes", "all bytes"])
+@pytest.mark.parametrize("count", few_fast([12, 1 << 30], slow=0, ids=["some bytes", "all bytes"]))
 @every_case
 def test_a_message_that_is_cut_or_continued_or_changed_in_a_byte_is_a_message_or_malformed(message, count):
     proto = encode(message, InlineSender())

@@ -166,6 +166,7 @@ def test_a_row_is_the_same_however_the_table_is_divided(initializer, dtype, row_
         assert made(initializer, shape).shape == rows_of(initializer, np.arange(shape[0]), shape[1:]).shape == shape
 
 
+@pytest.mark.slow
 def test_filling_takes_little_memory_beyond_the_array():
     out = np.empty((100_000, 64), np.float32)
     tracemalloc.start()

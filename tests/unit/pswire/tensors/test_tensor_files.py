@@ -131,6 +131,7 @@ def test_a_bool_that_is_neither_0_nor_1_and_a_cut_during_reading_are_damage(tmp_
             file.read("b")
 
 
+@pytest.mark.slow
 @given(data=st.data())
 def test_a_flipped_or_cut_file_is_an_error_or_has_tensors_of_the_sizes_that_it_names(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "flipped"

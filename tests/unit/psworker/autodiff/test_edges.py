@@ -303,6 +303,7 @@ def test_dropout_draws_by_its_generator_and_otherwise_anew_in_every_call_and_thr
     assert generator.random() == np.random.default_rng(SEED).random(), "nothing is drawn without need"
 
 
+@pytest.mark.slow
 def test_dropout_in_forked_processes_differs():
     program = (
         "import os; import numpy as np; from psworker.autodiff import ops\n"

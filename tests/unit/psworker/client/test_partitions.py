@@ -37,6 +37,7 @@ def placed(shards, *specs):
     return Placement(shards).extended(specs)
 
 
+@pytest.mark.slow
 @DETERMINISTIC
 @given(variables, st.integers(1, 5), st.randoms(use_true_random=False), st.integers(0, 25))
 def test_parts_are_all_rows_in_order_and_neither_order_nor_later_variables_move_them(specs, shards, order, count):

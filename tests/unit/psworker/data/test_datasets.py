@@ -334,6 +334,7 @@ def test_votes_that_are_not_there_or_not_those_are_refused(tmp_path):
         datasets.senate(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_file_that_is_much_too_long_is_refused_and_not_read_to_its_end(tmp_path):
     link_mnist(tmp_path, without=LAST)
     with (tmp_path / LAST).open("wb") as file:

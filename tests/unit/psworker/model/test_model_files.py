@@ -251,6 +251,7 @@ def test_what_cannot_be_saved_is_named(path):
     assert not path.exists()
 
 
+@pytest.mark.slow
 @given(data=st.data())
 def test_a_flipped_or_cut_file_is_refused_whole_or_gives_values_of_the_right_shapes(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "flipped"

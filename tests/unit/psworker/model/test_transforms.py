@@ -175,6 +175,7 @@ def test_accumulate_gives_each_row_once_and_holds_no_more_than_twice_the_table()
     assert accumulated.totals == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", few_fast([40000, 1]))
 def test_sums_of_float16_neither_stall_at_2048_nor_overflow(value):
     rows, array = slices([[value], [0]], [1, 1], rows=2, dtype=np.float16), np.full((2, 1), value, np.float16)

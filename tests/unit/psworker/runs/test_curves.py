@@ -36,6 +36,7 @@ def test_the_mean_over_workers_weighs_each_point_with_its_pushes(make_run):
     assert curves.job.y == pytest.approx(((30 * 1.0 + 10 * 4.0) / 40, (50 * 0.5 + 10 * 2.0) / 60))
 
 
+@pytest.mark.slow
 def test_the_mean_of_long_runs_has_a_bounded_number_of_points_and_the_mean_of_all(make_run):
     rng = random.Random(8)
     workers = {

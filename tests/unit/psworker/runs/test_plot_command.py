@@ -75,6 +75,7 @@ def two_runs(make_run):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", few_fast(["step", "time", "examples"]))
 def test_the_points_in_an_svg_file_are_those_of_the_runs(two_runs, tmp_path, by):
     assert plot(*two_runs, "--by", by, "--workers", "--output", "both.svg").stdout == "both.svg\n"
@@ -99,6 +100,7 @@ def test_the_points_of_one_worker_in_an_svg_file_are_those_of_its_file(make_run,
     assert [y for _, y in line] == pytest.approx([3 / n for n in range(1, 500)], abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_smoothed_curve_is_drawn_over_the_pale_one(two_runs, tmp_path):
     plot(two_runs[0], "--smooth", "0.8", "--title", "All of it", "--output", "one.svg")
     lines, curve = lines_of(tmp_path / "one.svg"), run_curves(read_run_data(two_runs[0]), "step", "cost").job

@@ -219,6 +219,7 @@ def test_late_calls_time_out_and_closing_ends_those_that_wait_and_refuses_others
 # --- streams ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_threads_share_a_transport_no_push_is_lost_or_doubled_and_an_error_of_the_server_ends_one_call(transport):
     value, name = np.zeros_like(CHUNKED), "😀" * 256
 
@@ -508,9 +509,9 @@ FAILURES = {
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("shared", few_fast([True, False]), ids=["shared memory", "gRPC"])
+@pytest.mark.parametrize("shared", few_fast([True, False], ids=["shared memory", "gRPC"]))
 @pytest.mark.parametrize(
-    ("gradient", "consistency", "timeout", "error"), few_fast(FAILURES.values(), 2, slow=4), ids=FAILURES
+    ("gradient", "consistency", "timeout", "error"), few_fast(FAILURES.values(), 2, slow=4, ids=FAILURES)
 )
 def test_a_push_that_fails_leaves_no_memory_at_the_server_and_no_segment_at_the_worker(
     freed, segments, shared, gradient, consistency, timeout, error
