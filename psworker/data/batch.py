@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from pswire.errors import DatasetError
 from pswire.tensors.values import Array
-from psworker.data.arrow import ArrowStream, ArrowTable, is_table, null_message
-from psworker.data.ragged import Column, Ragged
+from psworker.data.arrow_stream import ArrowStream, is_table, opened
+from psworker.data.ragged import Column, Ragged, null_message
 from psworker.familiar_names import DATASET, described
 
 __all__ = ["Batch"]
@@ -92,7 +92,7 @@ def checked_columns(
     on which examples are in it. Raises DatasetError.
     """
     checked: dict[str, Column] = {}
-    given: Any = ArrowTable(columns, owner).columns() if is_table(columns) else columns
+    given: Any = opened(columns, owner).columns() if is_table(columns) else columns
     for name, values in given.items():
         if not isinstance(name, str):
             raise DatasetError(f"{owner} has a column {name!r}; names are text: rename the column")
@@ -142,7 +142,7 @@ def as_text(array: Array) -> Array:
 
 
 def _of_arrow(values: object) -> Column:
-    columns = ArrowTable(values, type(values).__name__).columns()
+    columns = opened(values, type(values).__name__).columns()
     if list(columns) != [""]:
         raise DatasetError(f"a table of its own, with columns {', '.join(columns)}; give these")
     return columns[""]

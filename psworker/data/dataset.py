@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pswire.errors import DatasetError
 from pswire.tensors.values import Array
-from psworker.data.arrow import ArrowStream
+from psworker.data.arrow_stream import ArrowStream
 from psworker.data.batch import Batch, ColumnLike, Table, checked_columns
 from psworker.data.epoch_order import epoch_order
 from psworker.data.ragged import Column, Ragged, concatenated, taken

@@ -1,6 +1,6 @@
 """`parquet`: the rows of Parquet files, of which the row groups that batches need are read. Needs the extra `parquet`.
 
-The only module that imports pyarrow.
+The only module, with `arrow`, that imports pyarrow.
 """
 
 from __future__ import annotations
@@ -9,18 +9,20 @@ import os
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pswire.errors import ConfigurationError, DatasetError
-from pswire.system.extras import install_command
+from pswire.errors import DatasetError
 from pswire.tensors.values import Array
-from psworker.data.arrow import ArrowTable, gathered, null_message
+from psworker.data.arrow_stream import opened, without_pyarrow
 from psworker.data.batch import checked_columns
 from psworker.data.epoch_order import epoch_order
-from psworker.data.ragged import Column
+from psworker.data.ragged import Column, gathered, null_message
 from psworker.data.sources import FunctionDataset
+
+if TYPE_CHECKING:
+    from psworker.data.arrow import ArrowTable
 
 __all__ = ["parquet"]
 
@@ -116,7 +118,7 @@ class _Files:
                 table = file.read_row_group(group.number, columns=self._columns)
         except (OSError, pyarrow.ArrowException) as error:
             raise DatasetError(f"{what} cannot be read: {error}") from error
-        return ArrowTable(table, what)
+        return opened(table, what)
 
     def windows(self, seed: int, epoch: int) -> Array:
         """The window of each row group in an epoch, (row groups,) int64: those of one are held at the same time."""
@@ -159,8 +161,7 @@ def _pyarrow() -> Any:  # noqa: ANN401
     try:
         import pyarrow.parquet
     except ImportError:
-        command = install_command("parquet")
-        raise ConfigurationError(f"Parquet files need a package that is not installed: {command}") from None
+        raise without_pyarrow("Parquet files") from None
     return pyarrow
 
 

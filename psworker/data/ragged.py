@@ -5,7 +5,7 @@ There is no Python object per row: a column of millions of texts takes the memor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
@@ -172,6 +172,34 @@ def taken(column: Column, rows: Array) -> Column:
 def concatenated(columns: list[Any]) -> Column:
     """The rows of columns of one kind, dtype and shape, one column after the other."""
     return Ragged.concatenate(columns) if isinstance(columns[0], Ragged) else np.concatenate(columns)
+
+
+def gathered(starts: Array, take: Callable[[int, Array], dict[str, Column]], rows: Array) -> dict[str, Column]:
+    """The columns of rows of a table in parts, in the order of `rows`.
+
+    `starts` (parts + 1,) says where each part begins, and the last one ends. `take` is called once for each part that
+    has any of the rows, with its number and these rows, counted from its start; in the order in which `rows` needs
+    them.
+    """
+    if len(starts) == 2:
+        return take(0, rows)
+    parts = np.searchsorted(starts, rows, side="right") - 1
+    numbers, first = np.unique(parts, return_index=True)
+    numbers = numbers[np.argsort(first)]
+    places = [np.flatnonzero(parts == number) for number in numbers]
+    pieces = [take(int(number), rows[place] - starts[number]) for number, place in zip(numbers, places, strict=True)]
+    if len(pieces) == 1:
+        return pieces[0]
+    back = np.argsort(np.concatenate(places))
+    return {name: taken(concatenated([piece[name] for piece in pieces]), back) for name in pieces[0]}
+
+
+def null_message(nulls: int, count: int) -> str:
+    """The message of the error for nulls, and what to do."""
+    return (
+        f"{nulls} of {count} values are null; fill them (fill_null, fillna), leave out their rows (drop_nulls, "
+        "drop_null, dropna), or do not give the column"
+    )
 
 
 def positions_of(starts: Array, lengths: Array) -> tuple[Array, Array]:

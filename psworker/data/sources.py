@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from pswire.errors import DatasetError
 from pswire.tensors.values import Array
-from psworker.data.arrow import ArrowStream, ArrowTable, is_table
+from psworker.data.arrow_stream import ArrowStream, is_table, opened
 from psworker.data.batch import Batch, ColumnLike, as_text, checked_columns
 from psworker.data.dataset import Dataset, checked_indices, slice_name, split_rows
 from psworker.data.epoch_order import epoch_order
@@ -224,7 +224,7 @@ def _of_columns(source: Any) -> Dataset | FunctionDataset | Stream:  # noqa: ANN
     if not is_table(source):
         return Dataset(source)
     name = type(source).__name__
-    table = ArrowTable(source, name)
+    table = opened(source, name)
     checked_columns(name, table.take(np.zeros(1, np.int64)))  # their names
     return FunctionDataset(table.take, len(table), name)
 

@@ -2,12 +2,13 @@
 
 import datetime
 import gc
+import sys
 import tracemalloc
 
 import numpy as np
 import pytest
 
-from pswire.errors import DatasetError
+from pswire.errors import ConfigurationError, DatasetError
 from psworker.data.arrow import ArrowTable
 from psworker.data.batch import Batch
 from psworker.data.dataset import Dataset
@@ -48,6 +49,8 @@ LAYOUTS = {
     "list_of_categories": pa.array(LISTS, pa.list_(pa.dictionary(pa.int8(), pa.int64()))),
     "fixed_list": pa.array([[number, number + 1, 5] for number in range(N)], pa.list_(pa.int16(), 3)),
     "matrix": pa.array([[[n, 2], [3, n]] for n in range(N)], pa.list_(pa.list_(pa.float64(), 2), 2)),
+    "list_of_views": pa.array([TEXTS[number : number + number % 3] for number in range(N)], pa.list_(pa.string_view())),
+    "tensor": pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(2.0 * N).reshape(N, 2)),
 }
 TABLE = pa.table(LAYOUTS)
 TABLES = {
@@ -105,6 +108,12 @@ def test_columns_have_the_dtypes_and_shapes_of_their_types():
     batch.float32[0] = batch["string"][0] = 5  # copies, of which no library is the owner
     assert TABLE["float32"][0].as_py() == 0
     assert TABLE["string"][0].as_py() == ""
+
+
+def test_lists_that_are_all_empty_have_the_shape_of_their_values():
+    for inner, shape in ((pa.list_(pa.int16(), 3), (0, 3)), (pa.binary(2), (0, 2)), (pa.bool_(), (0,))):
+        batch = Batch(pa.table({"x": pa.array([[], []], pa.list_(inner))}))
+        assert (batch.x.lengths.tolist(), batch.x.values.shape) == ([0, 0], shape)
 
 
 def test_times_of_a_day_are_the_time_since_midnight():
@@ -165,7 +174,7 @@ def test_a_null_is_an_error_exactly_if_it_is_in_the_rows_of_the_table(seed):
         (lambda: pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64())), "maps; make columns of their values"),
         (lambda: pa.array([1]).cast(pa.decimal128(21, 2)), "decimals; cast them to float64"),
         (lambda: pa.array([[[1], [2, 3]]]), "lists of lists .*; flatten them, or make the inner size fixed"),
-        (lambda: pa.array([[1]], pa.list_view(pa.int64())), r"values of the Arrow format '\+vl'; cast them"),
+        (lambda: pa.array([[1]], pa.list_view(pa.int64())), "values of the Arrow type list_view<.*>; cast them"),
         (lambda: pa.array([], pa.int64()), "dataset .table. has no rows"),
     ],
 )
@@ -210,6 +219,15 @@ def test_a_table_that_fails_while_it_is_read_names_its_error():
 
     with pytest.raises(DatasetError, match=r"Failing cannot be read: .*the disk is on fire"):
         open_source(Failing(), None)
+
+
+def test_without_pyarrow_a_table_is_an_error_with_the_command_that_installs_it(monkeypatch):
+    monkeypatch.delitem(sys.modules, "psworker.data.arrow")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    command = r"pip install '(pyarrow|paramserver.parquet)"
+    for read in (lambda frame: open_source(frame, None), lambda frame: Dataset({"x": frame["x"]}), Batch):
+        with pytest.raises(ConfigurationError, match=f"Tables of other libraries need a package .* {command}"):
+            read(pl.DataFrame({"x": [1]}))
 
 
 def test_memory_is_held_as_long_as_the_source_and_no_longer():
