@@ -42,13 +42,13 @@ class ArrowTable:
 
     def __init__(self, table: Any, owner: str) -> None:  # noqa: ANN401
         try:
-            chunks = [chunk for chunk in pa.chunked_array(table).chunks if len(chunk)]
+            chunks = pa.chunked_array(table).chunks
         except (OSError, pa.ArrowException) as error:
             raise DatasetError(f"{owner} cannot be read: {error}") from error
-        if not chunks:
-            raise DatasetError(f"{owner} has no rows; give at least one example")
         self._chunks = [_chunk(chunk, owner) for chunk in chunks]
         self._starts = np.cumsum([0, *map(len, chunks)])
+        if not len(self):
+            raise DatasetError(f"{owner} has no rows; give at least one example")
 
     def __len__(self) -> int:
         return int(self._starts[-1])

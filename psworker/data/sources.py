@@ -1,6 +1,6 @@
 """Examples that are not arrays in memory: of functions, tables and datasets of other libraries, sequences, streams.
 
-`open_source` finds out which one a program has given, by its methods: no other library is imported.
+`open_source` finds out which one a program has given, by its methods: no other library is imported for that.
 """
 
 from __future__ import annotations

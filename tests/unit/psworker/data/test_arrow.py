@@ -42,6 +42,9 @@ LAYOUTS = {
     },
     "fixed_binary": pa.array([bytes([number, 7]) for number in range(N)], pa.binary(2)),
     "category": pa.array(TEXTS).dictionary_encode(),
+    "category_of_lists": pa.DictionaryArray.from_arrays(
+        pa.array(range(N), pa.int8()), pa.array([[number] * 5 for number in range(N)], pa.list_(pa.int64(), 5))
+    ),
     "list": pa.array(LISTS),
     "large_list": pa.array(LISTS, pa.large_list(pa.float32())),
     "list_of_text": pa.array([TEXTS[number : number + number % 3] for number in range(N)]),
@@ -174,8 +177,10 @@ def test_a_null_is_an_error_exactly_if_it_is_in_the_rows_of_the_table(seed):
         (lambda: pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64())), "maps; make columns of their values"),
         (lambda: pa.array([1]).cast(pa.decimal128(21, 2)), "decimals; cast them to float64"),
         (lambda: pa.array([[[1], [2, 3]]]), "lists of lists .*; flatten them, or make the inner size fixed"),
+        (lambda: pa.array([[b"a"]]), "lists of lists or of binary values; flatten them"),
         (lambda: pa.array([[1]], pa.list_view(pa.int64())), "values of the Arrow type list_view<.*>; cast them"),
         (lambda: pa.array([], pa.int64()), "dataset .table. has no rows"),
+        (lambda: pa.array([], pa.list_(pa.int64())), "dataset .table. has no rows"),
     ],
 )
 def test_what_makes_no_column_is_an_error_that_names_it_and_says_what_to_do(values, pattern):
