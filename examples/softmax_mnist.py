@@ -34,7 +34,7 @@ def logits(batch):
 def report(epoch):
     if session.is_chief:
         print(f"epoch {epoch.epoch:2d}: mean cost {epoch.cost:.4f} over {epoch.examples:,} examples", flush=True)
-        if options.checkpoint_dir:
+        if options.checkpoint_dir and session.is_latest(epoch):
             with session.generation():  # the model that is evaluated is the one that is saved
                 found = accuracy(mnist.validation)
                 best = ", the best so far" if session.save_best(found, maximize=True) else ""

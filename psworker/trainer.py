@@ -134,7 +134,7 @@ class Trainer:
             def on_epoch(report: EpochReport) -> None:
                 record: Record = {"epoch": report.epoch, "cost": report.cost}
                 history.append(record)
-                if session.is_chief and _is_last(session, report):
+                if session.is_chief and session.is_latest(report):
                     if validation is not None:
                         self._validate(session, validation, record, called)
                     for name, value in numbers_of(record).items():
@@ -259,14 +259,6 @@ def _session() -> Iterator[Session]:
     else:
         with open_session() as session:
             yield session
-
-
-def _is_last(session: Session, report: EpochReport) -> bool:
-    """True if no later epoch is complete: then the present values are those of its end, or near to them."""
-    [queue] = [one for one in session.queues() if one.spec.name == report.queue]
-    size, total = queue.spec.size, queue.spec.total
-    complete = total // size if total == queue.done else queue.epoch - 1
-    return report.epoch == complete
 
 
 def _by_name(metrics: Iterable[MetricFunction] | Mapping[str, MetricFunction]) -> dict[str, MetricFunction]:

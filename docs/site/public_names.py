@@ -10,14 +10,19 @@ from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.errors import ExtensionError
+from sphinx.ext.autodoc import mock
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.typing import ExtensionMetadata
 
 import psworker
 
+with mock(["torch", "jax"]):  # which the site does not need
+    import psworker.jax
+    import psworker.torch
+
 #: The modules whose public names the reference has.
 INNER = [name for name in psworker.__all__ if isinstance(getattr(psworker, name), ModuleType)]
-MODULES = ["psworker", "psserver.testing", *(f"psworker.{name}" for name in INNER)]
+MODULES = ["psworker", "psworker.torch", "psworker.jax", "psserver.testing", *(f"psworker.{name}" for name in INNER)]
 
 
 def module_of(name: str) -> ModuleType:

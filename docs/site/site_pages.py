@@ -1,9 +1,11 @@
 """Sphinx extension: the navigation of the site, and links from code spans to the reference.
 
-README.md is the start page and has no directives, which GitHub would show as they are: its navigation is appended here.
+README.md is the start page and has no directives, which GitHub would show as they are: its navigation is appended here,
+and its links whose text is the path of a page get the title of the page.
 """
 
 import re
+from functools import cached_property
 
 from docutils import nodes
 from sphinx import addnodes
@@ -23,13 +25,18 @@ NAVIGATION = """
 """
 #: How programs and pages begin a name, and what this stands for.
 PREFIXES = {name: f"psworker.{name}." for name in ("datasets", "errors", "initializers", "nn", "ops", "schedules")}
-PREFIXES |= {"ps": "psworker.", "session": "psworker.Session."}
+PREFIXES |= {"ps": "psworker.", "pst": "psworker.torch.", "psj": "psworker.jax.", "session": "psworker.Session."}
 #: The modules of names that pages write without a prefix: classes.
 CLASSES = ["psworker", "psworker.nn", "psworker.errors"]
+#: The page on the protocol, whose names are messages; and their reference, with a section for each.
+PROTOCOL, MESSAGES = "docs/protocol", "docs/reference/protocol"
 
 
 def add_navigation(_app: Sphinx, page: str, source: list[str]) -> None:
-    """Append tables of contents to README.md: the guides in the groups of its own tables, the reference, the rest."""
+    """Append tables of contents to README.md: the guides in the groups of its own tables, the reference, the rest.
+
+    A link without a text is shown with the title of its page.
+    """
     if page == "README":
         sections = re.findall(r"^### ([^\n]+)\n(.*?)(?=^##|\Z)", source[0], re.MULTILINE | re.DOTALL)
         guides = {title: re.findall(r"^\| \[.*?\]\((docs/[\w/-]+)\.md\)", text, re.M) for title, text in sections}
@@ -39,6 +46,7 @@ def add_navigation(_app: Sphinx, page: str, source: list[str]) -> None:
             "Reference": ["docs/reference/index"],
             "Project": ["CONTRIBUTING", "SECURITY", "CHANGELOG", *data],
         }
+        source[0] = re.sub(r"\[([\w/-]+\.md)\]\(\1\)", r"[](\1)", source[0])
         source[0] += "".join(NAVIGATION.format(caption=c, pages="\n".join(pages)) for c, pages in parts.items())
 
 
@@ -66,6 +74,16 @@ def scope_of(node: nodes.Node) -> str:
     return ""
 
 
+def is_of_another_library(span: nodes.Node) -> bool:
+    """Whether a code span is in a table to the left of a column "here": it names something of another library."""
+    while not isinstance(span, nodes.entry | None):
+        span = span.parent
+    if span is None:
+        return False
+    header = next(iter(span.parent.parent.parent.findall(nodes.row)))
+    return "here" in [title.astext() for title in header[span.parent.index(span) + 1 :]]
+
+
 class LinkCode(SphinxPostTransform):
     """Makes each code span that names something in the reference a link to it, except in titles and links."""
 
@@ -73,15 +91,28 @@ class LinkCode(SphinxPostTransform):
 
     def run(self, **_: object) -> None:
         """Change the document."""
-        objects = self.env.domains.python_domain.objects
         page = self.env.current_document.docname
         for span in list(self.document.findall(nodes.literal)):
-            scope = scope_of(span)
-            name = next((name for name in full_names(span.astext(), scope) if name in objects), scope)
-            if name != scope and not isinstance(span.parent, nodes.reference | nodes.title):
-                entry = objects[name]
-                link = make_refnode(self.app.builder, page, entry.docname, entry.node_id, span.deepcopy())
-                span.replace_self(link)
+            target = None if isinstance(span.parent, nodes.reference | nodes.title) else self.target(page, span)
+            if target and not is_of_another_library(span):
+                span.replace_self(make_refnode(self.app.builder, page, *target, span.deepcopy()))
+
+    def target(self, page: str, span: nodes.literal) -> tuple[str, str] | None:
+        """The page and the anchor of what the span names; None: it is not in the reference, or described right here."""
+        if page == PROTOCOL:
+            message = span.astext().partition(".")[0].lower()
+            found = {message, f"{message}request"} & self.messages
+            if found and not span.astext().islower():
+                return MESSAGES, min(found)
+        objects, scope = self.env.domains.python_domain.objects, scope_of(span)
+        name = next((name for name in full_names(span.astext(), scope) if name in objects), scope)
+        return None if name == scope else (objects[name].docname, objects[name].node_id)
+
+    @cached_property
+    def messages(self) -> set[str]:
+        """The anchors of the reference of the protocol."""
+        sections = self.env.get_doctree(MESSAGES).findall(nodes.section)
+        return {anchor for section in sections for anchor in section["ids"]}
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:

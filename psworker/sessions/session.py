@@ -537,8 +537,8 @@ class Session:
                 stacks arrays of one shape. Without a batch size it makes them of an item.
             on_epoch: called with each epoch's mean cost over all workers when it is complete, in order, in every
                 worker; in one that joins late, or goes on with a job that was stopped, first of the last 1,000 epochs
-                that are complete, so that early stopping goes on. To print it once, check `is_chief`. Not for
-                iterables, which have no common epochs.
+                that are complete: measure the weights only after the latest one (`is_latest`). To print it once, check
+                `is_chief`. Not for iterables, which have no common epochs.
             name: the data queue's name. By default the program's first call of `batches` in all workers shares one
                 queue, its second another, and so on.
 
@@ -563,13 +563,30 @@ class Session:
             self._pushing.summaries.recorder.examples += count
 
     def queues(self) -> tuple[QueueStatus, ...]:
-        """The data queues of the job at present, in the order in which they began: how far each is, over all workers.
+        """How far each data queue of the job is at present.
 
-        [queue] = session.queues()
-        print(f"epoch {queue.epoch} of {queue.spec.epochs}, {queue.done} of {queue.spec.total} examples")
+        Over all workers, in the order in which the queues began:
+
+            [queue] = session.queues()
+            print(f"epoch {queue.epoch} of {queue.spec.epochs}, {queue.done} of {queue.spec.total} examples")
         """
         self._known()  # raises when the session is not open
         return self._client.shard_status().queues
+
+    def is_latest(self, report: EpochReport) -> bool:
+        """True if no later epoch is complete: then the present values are those of its end, or near to them.
+
+        For what `on_epoch` measures: it is also called for epochs that were complete before this worker came, as when a
+        job is resumed, and for those that others have completed while it measured.
+
+            def on_epoch(epoch):
+                if session.is_chief and session.is_latest(epoch):
+                    print(epoch.epoch, session.evaluate(loss, validation))
+        """
+        [queue] = [one for one in self.queues() if one.spec.name == report.queue]
+        size, total = queue.spec.size, queue.spec.total
+        complete = total // size if total == queue.done else queue.epoch - 1
+        return report.epoch == complete
 
     def note_loss(self, loss: Tensor | float, variables: Iterable[BaseVariable]) -> None:
         """Keeps the loss, for the next push of these variables and the current batch; `compute_gradients` calls it."""

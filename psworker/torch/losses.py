@@ -3,6 +3,8 @@
 The first distributed optimizer wraps `torch.Tensor.backward`, which changes nothing but that the value is kept.
 """
 
+from __future__ import annotations
+
 import functools
 from typing import Any
 
@@ -12,7 +14,7 @@ _noted: torch.Tensor | None = None  # their sum: of models without a distributed
 
 
 def note_loss(loss: torch.Tensor | float) -> None:
-    """Notes the loss of the present step in place of what `backward` has noted, such as a loss divided by a number.
+    """Notes the loss of the present step in place of the sum of those on which `backward` was called.
 
     `loss` is a number, or a tensor of one element.
     """

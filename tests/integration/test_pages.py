@@ -16,7 +16,11 @@ from typing import NamedTuple
 
 import pytest
 
+import psworker as ps
+from psjob.status.status_client import StatusClient
+from psserver.testing import serve
 from psworker.data import datasets
+from psworker.sessions import session_numbers
 from tests.support.combinations import few_fast
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,6 +116,29 @@ def test_every_block_of_python_on_a_page_runs_and_its_assertions_hold(block, tmp
         assert ended.returncode == 0, ended.stdout
     else:
         run_python(block)
+
+
+@pytest.mark.slow
+def test_early_stopping_on_the_page_counts_no_epoch_from_before_a_resume(tmp_path, monkeypatch, capsys):
+    [block] = [block for block in blocks("python") if "def stop_early" in block.text and "save_best" in block.text]
+    mnist = datasets.mnist()
+    few = mnist._replace(train=mnist.train[:100], validation=mnist.validation[:100])
+    monkeypatch.setattr(datasets, "mnist", lambda: few)
+    monkeypatch.chdir(tmp_path)
+    overtrained = block.text.partition("    print(")[0].replace("waited == 3", "False")
+    overtrained += "        if batch.epoch == 41:\n            break\n"
+    with serve() as servers:
+        monkeypatch.setenv("PSWORKER_SERVERS", ",".join(servers.addresses))
+        with ps.collection():
+            run_python(block._replace(text=overtrained))
+        monkeypatch.setenv("PSWORKER_RESUME", "1")
+        session_numbers.forget()  # as in another process
+        with ps.collection():
+            run_python(block)
+        with StatusClient(servers.addresses) as client:
+            job = client.ask(10).jobs[0]
+    assert "has not fallen for 3 epochs" in capsys.readouterr().out
+    assert job.global_step == 43 * 2, "epochs 41, 42 and 43 count, and epoch 40 does not"
 
 
 def commands(block):

@@ -5,13 +5,12 @@ name in no page. Here the HTML is checked, whatever generator has made it.
 """
 
 import inspect
-import json
 import re
 from functools import cache
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote_plus, unquote, urlsplit
 
 import click
 import pytest
@@ -20,6 +19,7 @@ import psworker as ps
 from psserver.cli.main import main as psserver
 from psworker.launch.cli import main as psworker
 from tests.repository.test_docstrings import DOCSTRINGS
+from tests.support.browser import MISSING, Browser
 
 #: Modules without an introduction on their page.
 NOT_SHOWN = {"psworker", "psworker.autodiff.ops"}
@@ -29,6 +29,32 @@ REFERENCE = SITE / "docs" / "reference"
 PAGES = sorted(SITE.rglob("*.html"))
 #: The attribute with which an element loads something, so that a browser shows the page.
 LOADS = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
+
+
+#: The headers of tables of up to four columns that are wider than their place.
+CUT_OFF = """[...document.querySelectorAll(".table-wrapper")]
+    .filter((one) => one.scrollWidth > one.clientWidth && one.querySelector("tr").cells.length <= 4)
+    .map((one) => one.querySelector("tr").innerText)"""
+#: How many pairs of colors of text and ground a page has, and those with a ratio below that of WCAG 2.1, 1.4.3.
+CONTRASTS = """(() => {
+    const layer = (color) => color.match(/[\\d.]+/g).map(Number);
+    const over = ([r, g, b, alpha = 1], ground) => [r, g, b].map((one, i) => alpha * one + (1 - alpha) * ground[i]);
+    const ground = (one) =>
+        one ? over(layer(getComputedStyle(one).backgroundColor), ground(one.parentElement)) : [255, 255, 255];
+    const linear = (part) => part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+    const luminance = ([r, g, b]) => 0.2126 * linear(r / 255) + 0.7152 * linear(g / 255) + 0.0722 * linear(b / 255);
+    const pairs = {};
+    for (const one of document.querySelectorAll("body *:not(svg *)")) {
+        const texts = [...one.childNodes].filter((node) => node.nodeType === Node.TEXT_NODE && node.data.trim());
+        if (!texts.length || !one.checkVisibility()) continue;
+        const { color, fontSize } = getComputedStyle(one);
+        const below = ground(one);
+        const [low, high] = [over(layer(color), below), below].map(luminance).sort((a, b) => a - b);
+        const large = parseFloat(fontSize) >= 24;
+        pairs[[color, below, large]] = (high + 0.05) / (low + 0.05) / (large ? 3 : 4.5);
+    }
+    return [Object.keys(pairs).length, Object.keys(pairs).filter((pair) => pairs[pair] < 1)];
+})()"""
 
 
 class Page(HTMLParser):
@@ -79,11 +105,52 @@ def test_a_page_loads_only_files_of_the_site_and_its_links_inside_lead_somewhere
             assert not anchor or anchor in page_at(file).anchors, link
 
 
-def test_the_search_finds_titles_for_what_newcomers_look_for():
-    index = (SITE / "searchindex.js").read_text(encoding="utf-8")
-    titles = json.loads(index[index.index("(") + 1 : index.rindex(")")])["alltitles"]
-    for words in ("tutorial", "custom optimizer", "gpu", "resume"):
-        assert any(words in title.lower() for title in titles), words
+@pytest.fixture(scope="module")
+def browser():
+    if MISSING:
+        pytest.skip(MISSING)
+    with Browser() as opened:
+        yield opened
+
+
+def test_the_search_lists_first_the_page_that_newcomers_look_for(browser):
+    pages = {
+        "tutorial": "first-hour",
+        "custom optimizer": "models",
+        "gpu": "choosing",
+        "resume": "checkpoints",
+        "csv": "data",
+        "early stopping": "data",
+    }
+    for words, page in pages.items():
+        browser.open(f"file://{SITE}/search.html?q={quote_plus(words)}")
+        first = browser.wait_for("document.querySelector('ul.search li a')?.getAttribute('href')")
+        assert first.startswith(f"docs/{page}.html"), words
+
+
+def test_on_a_phone_no_page_is_wider_than_the_window_and_a_table_of_four_columns_is_seen_whole(browser):
+    browser.resize(390, 900)
+    for path in PAGES:
+        browser.open(path.as_uri())
+        assert browser.value("document.documentElement.scrollWidth") <= 390, path
+        assert browser.value(CUT_OFF) == [], path
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_text_has_the_contrast_of_wcag_aa(browser, scheme):
+    browser.media(scheme)
+    for name in (
+        "README",
+        "docs/pytorch",
+        "docs/first-hour",
+        "docs/models",
+        "docs/reference/session",
+        "docs/reference/protocol",
+    ):
+        browser.open((SITE / f"{name}.html").as_uri())
+        count, faint = browser.value(CONTRASTS)
+        assert count > 5
+        assert faint == [], name
 
 
 def test_style_sheets_load_nothing_from_elsewhere():
@@ -157,6 +224,9 @@ def test_names_in_the_text_are_links_to_the_reference():
     models = page_at(SITE / "docs" / "models.html").links
     assert {f"reference/ops.html#psworker.ops.{name}" for name in ps.ops.__all__} <= set(models), "the table of all ops"
     assert "reference/gradients.html#psworker.check_gradients" in models
+    theirs = page_at(SITE / "docs" / "coming-from" / "pytorch.html").links
+    assert theirs.count("../reference/layers.html#psworker.nn.Embedding") == 1, "in the column of PyTorch it is another"
+    assert "reference/protocol.html#tensor" in page_at(SITE / "docs" / "protocol.html").links, "a message, and no class"
     session = page_at(REFERENCE / "session.html").links
     assert session.count("#psworker.Session.assign_all") > 2, "beside its own anchor and the table of contents"
 
