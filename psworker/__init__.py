@@ -9,33 +9,34 @@ imports it too, and handles SIGTERM before numpy is loaded, which can take secon
 
 # ruff: noqa: F403 - for type checkers, which see the names in `__all__` of each module
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 __version__: str
 
 if TYPE_CHECKING:
-    from pswire import errors as errors
     from pswire.messages import EpochReport as EpochReport
     from pswire.messages import QueueStatus as QueueStatus
-    from pswire.specs import initializers as initializers
-    from pswire.specs import schedules as schedules
     from pswire.specs.initializers import RowConstant as RowConstant
     from pswire.specs.initializers import RowNormal as RowNormal
     from pswire.specs.initializers import RowUniform as RowUniform
     from pswire.tensors.values import IndexedSlices as IndexedSlices
     from psworker import callbacks as callbacks
     from psworker import data as data
+    from psworker import datasets as datasets
+    from psworker import errors as errors
+    from psworker import initializers as initializers
     from psworker import metrics as metrics
+    from psworker import nn as nn
+    from psworker import schedules as schedules
     from psworker.autodiff import *
-    from psworker.data import datasets as datasets
     from psworker.data.batch import *
     from psworker.data.dataset import *
     from psworker.data.ragged import *
     from psworker.data.sources import *
     from psworker.minimize.line_search import *
     from psworker.minimize.minimizers import *
-    from psworker.model import layers as nn
     from psworker.model.collection import *
     from psworker.model.gradient_transforms import *
     from psworker.model.model_files import *
@@ -83,16 +84,7 @@ _HOMES = {
     }.items()
     for name in names.split()
 }
-_MODULES = {
-    "callbacks": "psworker.callbacks",
-    "data": "psworker.data",
-    "datasets": "psworker.data.datasets",
-    "errors": "pswire.errors",
-    "initializers": "pswire.specs.initializers",
-    "metrics": "psworker.metrics",
-    "nn": "psworker.model.layers",
-    "schedules": "pswire.specs.schedules",
-}
+_MODULES = ["callbacks", "data", "datasets", "errors", "initializers", "metrics", "nn", "schedules"]
 
 __all__ = ["nn"]  # type checkers see the others as exported
 __all__ += sorted({*_HOMES, *_MODULES} - {"nn"})
@@ -103,7 +95,7 @@ if not TYPE_CHECKING:  # or a type checker would take any name for one of these
         if name == "__version__":
             found: object = import_module("importlib.metadata").version("paramserver")
         elif name in _MODULES:
-            found = import_module(_MODULES[name])
+            found = import_module(f"psworker.{name}")
         elif name in _HOMES:
             found = getattr(import_module(_HOMES[name]), name)
         else:
@@ -113,3 +105,15 @@ if not TYPE_CHECKING:  # or a type checker would take any name for one of these
 
     def __dir__() -> list[str]:
         return sorted({"__version__", "__doc__", "__name__", "__file__", "__all__", *__all__})
+
+
+class _Finder:
+    """Comes after all others, in `import psworker.NAME`: the error of a name without a module says which there are."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name.startswith(f"{__name__}."):
+            import_module("psworker.familiar_names").check_module(name)
+
+
+sys.meta_path.append(_Finder)

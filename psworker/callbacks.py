@@ -228,6 +228,9 @@ def _monitored(callback: Callback, name: str, record: Record) -> float:
     return float(numbers[name])
 
 
+familiar_names.hint_arguments([BestModel, CSVLogger, EarlyStopping, MetricsLogger])
+
+
 def __dir__() -> list[str]:
     """Public names only."""
     return sorted(__all__)

@@ -10,12 +10,15 @@ key has one or several names, with spaces between them.
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
-from inspect import getattr_static, signature
+from inspect import Parameter, getattr_static, signature
 from opcode import opmap
-from typing import NoReturn, ParamSpec, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+
+#: Of models, losses and tensors of PyTorch where ours are taken.
+TORCH = "a program of PyTorch trains them by `psworker.torch` (docs/pytorch.md)"
 
 _NO_DEVICES = "there are no devices (docs/choosing.md#gpu)"
 _CLUSTER = "workers are started by `psworker local --workers 4 train.py`, and each opens a `ps.session()`"
@@ -25,6 +28,8 @@ _BINARY = "`ops.mean(ops.sigmoid_cross_entropy(logits, labels))`, of logits"
 _TRAINER = "of `trainer = ps.Trainer(model, loss, optimizer)`"
 _FIT = f"`trainer.fit(data, epochs)` {_TRAINER}, or a loop over `session.batches(data, batch_size, epochs)`"
 _GENERATOR = "an array of `np.random.default_rng(seed)`, or `ps.Tensor(array, requires_grad=True)`"
+_FRAME = "`ps.Dataset({'x': x, 'y': y})`, arrays by name, or `ps.Dataset(frame)`, a DataFrame of pandas"
+_SPLIT = "`train, test = data.split(0.8)`, of a `ps.Dataset`"
 _NUMPY = "an array of numpy is an argument as it is; `ps.Tensor(array, requires_grad=True)` for its gradient"
 
 
@@ -62,7 +67,8 @@ NAMES = _by_name(
         "EmbeddingBag": "`nn.Embedding(rows, width)` and `ops.segment_sum(x, segment_ids)`",
         "ZeroPadding2D ZeroPad2d": "`ops.pad(x, paddings)`",
         "Upsample UpSampling2D interpolate": "`ops.repeat(ops.repeat(x, 2, axis=1), 2, axis=2)`",
-        "layers modules": "layers are in `nn`",
+        "layers modules models": "layers are in `nn`, such as `nn.Dense(inputs, units)`",
+        "training": "`ps.Trainer(model, loss, optimizer)`",
         # losses
         "CrossEntropyLoss NLLLoss cross_entropy nll_loss": _CROSS_ENTROPY,
         "CategoricalCrossentropy categorical_crossentropy": f"{_CROSS_ENTROPY}, of logits",
@@ -78,6 +84,17 @@ NAMES = _by_name(
         "l2_loss": "`0.5 * ops.sum(ops.square(x))`",
         "hinge": "`ops.hinge_loss(logits, labels)`",
         "losses loss criterion": f"losses are in `ops`, such as {_CROSS_ENTROPY}",
+        "huber Huber HuberLoss": "`ops.huber_loss(predictions, targets)`",
+        # metrics; those of `ps.metrics` alone have its name in front
+        "metrics.mse metrics.MSE MeanSquaredError": "`ps.metrics.mean_squared_error(predictions, targets)`",
+        "metrics.mae metrics.MAE MeanAbsoluteError": "`ps.metrics.mean_absolute_error(predictions, targets)`",
+        "rmse RMSE RootMeanSquaredError root_mean_squared_error": "the square root of "
+        "`ps.metrics.mean_squared_error(predictions, targets)`",
+        "r2 r2_score R2Score": "absent; `ps.metrics.mean_squared_error(predictions, targets)` is the nearest",
+        "acc accuracy_score SparseCategoricalAccuracy CategoricalAccuracy BinaryAccuracy": "`ps.metrics.accuracy("
+        "predictions, labels)`",
+        "f1_score F1Score": "`ps.metrics.f1(predictions, labels)`",
+        "roc_auc_score AUROC": "`ps.metrics.auc(scores, labels)`",
         # ops
         "functional F math activations linalg": "functions are in `ops`, such as `ops.relu(x)` and `ops.norm(x)`",
         "cat concat": "`ops.concatenate(tensors, axis)`",
@@ -143,10 +160,17 @@ NAMES = _by_name(
         # schedules and initial values
         "lr_scheduler": "`ps.Adam(ps.schedules.CosineDecay(0.001, decay_steps=10_000))`, evaluated on the server",
         "CosineAnnealingLR cosine_decay": "`ps.schedules.CosineDecay(initial, decay_steps)`, as a learning rate",
-        "StepLR MultiStepLR PiecewiseConstantDecay piecewise_constant": "`ps.schedules.PiecewiseConstant(boundaries, "
+        "CosineAnnealingWarmRestarts CosineDecayRestarts": "absent; `ps.schedules.CosineDecay(initial, decay_steps)` "
+        "is the nearest",
+        "StepLR StepDecay": "`ps.schedules.ExponentialDecay(initial, decay_steps, decay_rate, staircase=True)`, as a "
+        "learning rate",
+        "MultiStepLR PiecewiseConstantDecay piecewise_constant": "`ps.schedules.PiecewiseConstant(boundaries, "
         "values)`, as a learning rate",
+        "PolynomialLR InverseTimeDecay": "`ps.schedules.PolynomialDecay(initial, decay_steps)`, as a learning rate",
+        "ConstantLR": "a number is a constant learning rate: `ps.Adam(0.001)`",
+        "LearningRateSchedule LRScheduler": "`ps.schedules.Schedule`, the base of those that servers know",
         "ExponentialLR": "`ps.schedules.ExponentialDecay(initial, decay_steps, decay_rate)`, as a learning rate",
-        "LinearLR OneCycleLR LambdaLR": "`ps.schedules.WarmUp(steps, schedule)`, as a learning rate",
+        "LinearLR OneCycleLR LambdaLR LinearWarmup": "`ps.schedules.WarmUp(steps, schedule)`, as a learning rate",
         "ReduceLROnPlateau LearningRateScheduler": "`session.set_hyperparameters(optimizer, learning_rate=0.01)`",
         "init": "initial values are in `ps.initializers`; a job begins with `ps.session()`",
         "xavier_uniform xavier_uniform_": "`ps.initializers.glorot_uniform()`",
@@ -164,14 +188,16 @@ NAMES = _by_name(
         "manual_seed set_seed seed": "`ps.set_random_seed(0)`",
         "float16 float32 float64 int32 int64 uint8 dtype": "dtypes are numpy's, such as `np.float32`",
         "device cuda is_available": _NO_DEVICES,
+        "amp autocast GradScaler": "absent: docs/performance.md#mixed-precision",
         "jit compile function": "not needed: ops compute at once (docs/coming-from/index.md)",
         # data
         "DataLoader": "`session.batches(data, batch_size, epochs)`",
         "TensorDataset from_tensor_slices": '`ps.Dataset({"x": x, "y": y})`',
         "IterableDataset from_generator": "`session.batches(examples, batch_size)` takes any iterable of examples",
-        "random_split train_test_split": "`train, test = data.split(0.8)`, of a `ps.Dataset`",
+        "random_split train_test_split": _SPLIT,
         "MNIST": "`ps.datasets.mnist()`",
         "load_data": "`ps.datasets.mnist()`, or columns of arrays: `ps.Dataset(columns)`",
+        "read_csv read_parquet from_csv from_pandas DataFrame": _FRAME,
         # jobs
         "keras": "layers are in `nn`, optimizers in `ps`: docs/coming-from/keras.md",
         "LogisticRegression LinearRegression Ridge SGDClassifier SGDRegressor MLPClassifier MLPRegressor": "a "
@@ -211,8 +237,8 @@ TENSOR = _by_name(
         "cuda cpu device": f"{_NO_DEVICES}; the array is `x.value`",
         "to": f"{_NO_DEVICES}; of another dtype: `x.astype(dtype)`",
         "float double half long int bool type": "`x.astype(dtype)`",
-        "view": "`x.reshape(2, 3)`",
-        "permute t": "`x.transpose(1, 0)`",
+        "view": "`x.reshape(shape)`",
+        "permute t": "`x.transpose(axes)`",
         "unsqueeze": "`ops.expand_dims(x, axis)`",
         "expand": "`ops.broadcast_to(x, shape)`",
         "repeat": "`ops.tile(x, reps)`, or numpy's repeat: `ops.repeat(x, repeats, axis)`",
@@ -222,7 +248,8 @@ TENSOR = _by_name(
         "clone copy contiguous": "`x` itself, which ops never change; a copy of its array is `x.value.copy()`",
         "clamp": "`x.clip(low, high)`",
         "matmul mm bmm": "`x @ y`, or `ops.matmul(x, y)`",
-        "abs exp log pow sqrt square norm relu sigmoid tanh softmax": "a function, such as `ops.exp(x)`",
+        "pow": "`x ** y`, or `ops.power(x, y)`",
+        "concat cat": "`ops.concatenate(tensors, axis)`",
         "add_ sub_ mul_ div_ zero_ fill_ copy_ clamp_ normal_ uniform_ set_": "no tensor is changed in place; a "
         "variable is by `variable.assign(value)` and `variable.assign_add(value)`",
         "assign_sub": "`variable.assign_add(-value)`",
@@ -239,11 +266,17 @@ LAYER = _by_name(
         "set_weights": "`variable.assign(value)`, for each of `layer.variables`",
         "weight": "`layer.kernel`, of `nn.Embedding` its `table`",
         "forward call": "a layer is called: `layer(x)`",
-        "train eval": "an argument of the call: `model(x, training=True)`",
+        "train": "an argument of the call: `model(x, training=True)`",
+        "eval": "an argument of the call: `model(x, training=False)`",
+        "add append insert extend pop": "`nn.Sequential(*layers)`, of all of them at once",
+        "modules named_modules children named_children": "`model.layers`, of an `nn.Sequential`; `layer.summary()`",
+        "apply": "initial values are arguments, such as `nn.Dense(inputs, units, kernel_initializer=initializer)`",
+        "build": "not needed: variables are made with the layer, by `nn.Dense(inputs, units)`",
+        "train_on_batch": "`optimizer.minimize(loss)`",
         "requires_grad_": "`layer.trainable = False`",
         "zero_grad": "not needed: gradients are returned, by `optimizer.compute_gradients(loss)`",
         "state_dict save save_weights": "`ps.save(path)`, in a session `session.save(path)`",
-        "load_state_dict load_weights": "`ps.load(path)`",
+        "load load_state_dict load_weights": "`ps.load(path)`",
         "to cuda cpu device": _NO_DEVICES,
         "half float double": "a layer computes in the dtype of its variables: docs/models.md#dtypes",
         "fit compile": _FIT,
@@ -285,6 +318,13 @@ DATASET = _by_name(
     {
         "shuffle repeat prefetch cache": "`session.batches(data, batch_size, epochs)`, in a new order in each epoch",
         "batch": "`session.batches(data, batch_size)`",
+        "head tail": "`data[:5]`",
+        "sample": "`data.take(rows)`",
+        "describe info": "numpy's functions of a column: `np.mean(data.x, axis=0)`",
+        "to_pandas to_dict to_numpy values": "`{name: data[name] for name in data.columns}`",
+        "train_test_split random_split": "`train, test = data.split(0.8)`",
+        "drop dropna filter select rename": "`ps.Dataset(columns)`, of those that are meant",
+        "from_csv from_pandas from_dict from_arrays from_numpy from_tensor_slices": _FRAME,
         "map": "a function of the batch in the loop, or `ps.FunctionDataset(read, size)`",
         "shape": "`len(data)` rows, of `data.columns`",
         "keys": "`data.columns`",
@@ -292,12 +332,33 @@ DATASET = _by_name(
     }
 )
 
+#: Of trainers.
+TRAINER = _by_name(
+    {
+        "save save_weights": "`ps.save(path)`, in a session `session.save(path)`",
+        "load load_weights restore": "`ps.load(path)`",
+        "summary": "`trainer.model.summary()`",
+        "parameters variables": "`trainer.model.variables`",
+        "score": "`trainer.evaluate(data)`",
+        "compile": "`ps.Trainer(model, loss, optimizer, metrics)`",
+        "train": "`trainer.fit(data, epochs)`",
+        "train_on_batch step": "`optimizer.minimize(loss)`",
+        "history": "`history = trainer.fit(data, epochs)`, a record of each epoch",
+        "predict_proba": "`ops.softmax(trainer.predict(x))`, of logits",
+        "predict_classes": "`ops.argmax(trainer.predict(x), axis=-1)`",
+    }
+)
+
+#: Of what `Trainer.fit` returns.
+HISTORY = _by_name({"history epoch params": "the list itself, of what `trainer.fit(data, epochs)` says of each epoch"})
+
 #: Arguments: ours by familiar names. Of several, those that a function has.
 KEYWORDS = {
     name: tuple(ours.split())
     for names, ours in {
         # optimizers
-        "lr eta eta0 step_size": "learning_rate",
+        "lr eta eta0": "learning_rate",
+        "step_size": "learning_rate decay_steps",
         "beta": "momentum beta1 beta2",
         "betas": "beta1 beta2",
         "beta_1": "beta1",
@@ -320,7 +381,7 @@ KEYWORDS = {
         "dilation dilation_rate": "dilations",
         "use_bias": "bias",
         "num_features normalized_shape": "features",
-        "p drop_prob": "rate",
+        "p drop_prob prob": "rate",
         "num_embeddings vocab_size": "rows",
         "embedding_dim": "width",
         "embed_dim d_model": "inputs",
@@ -329,6 +390,30 @@ KEYWORDS = {
         "weight_initializer kernel_init": "kernel_initializer",
         "bias_init": "bias_initializer",
         "embeddings_initializer": "initializer",
+        # ops
+        "dim dims": "axis axes",
+        "keepdim keep_dims": "keepdims",
+        "num_classes n_classes": "depth",
+        "other": "b",
+        "input": "x a logits predictions",
+        "target y_true": "labels targets",
+        "y_pred": "logits predictions",
+        "min a_min clip_value_min": "low",
+        "max a_max clip_value_max": "high",
+        # schedules
+        "T_max total_steps total_iters": "decay_steps",
+        "initial_learning_rate base_lr max_lr": "initial",
+        "gamma": "decay_rate",
+        "milestones": "boundaries",
+        "warmup_steps num_warmup_steps": "steps",
+        "end_learning_rate": "end",
+        # trainers and datasets
+        "validation_data": "validation",
+        "criterion loss_fn": "loss",
+        "optim": "optimizer",
+        "max_epochs n_epochs num_epochs nb_epoch": "epochs",
+        "random_state": "seed",
+        "train_size frac": "fraction",
         # batch optimization
         "max_iter maxiter": "iterations",
         "max_eval maxfun": "evaluations",
@@ -367,6 +452,19 @@ ABSENT_KEYWORDS = _by_name(
         "dropout recurrent_dropout": "a layer of its own: `nn.Dropout(rate)`",
         "keep_prob": "`nn.Dropout(rate)`, with the share that is left out",
         "padding_idx mask_zero": "docs/data.md#without-padding",
+        "validation_split test_size": "`train, validation = data.split(0.8)`, of a `ps.Dataset`",
+        "verbose": "`trainer.fit(data, callbacks=[ps.callbacks.EpochPrinter()])`",
+        "x y X": "the data are columns by name: `ps.Dataset({'x': x, 'y': y})`",
+        "lr": "of the optimizer: `ps.Adam(0.001)`",
+        "restore_best_weights": "`ps.callbacks.BestModel(restore=True)`, another callback",
+        "mode": "`ps.callbacks.EarlyStopping(monitor, maximize=True)` for mode='max'",
+        "filepath save_best_only": "the folder of the best model is that of `ps.session(checkpoint_dir=folder)`",
+        "eta_min": "`ps.schedules.CosineDecay(initial, decay_steps, alpha=0.1)`, the last rate as a share of the first",
+        "last_epoch": "servers count steps: `session.global_step`",
+        "ord p": "the norm is the Euclidean one, and that of p=1 is `ops.sum(ops.abs(x))`",
+        "reduction": "losses are means over the batch: `ops.softmax_cross_entropy(logits, labels)`",
+        "inplace": "no tensor is changed in place: `ops.relu(x)` is another",
+        "drop_last drop_remainder": "the last batch of an epoch of `session.batches(data, batch_size)` may be smaller",
         "batch_size epochs shuffle": "`session.batches(data, batch_size, epochs)`",
         "consistency staleness sync": "an option of the servers: `psserver serve --consistency sync:4`",
         "workers num_workers world_size rank": _CLUSTER,
@@ -393,16 +491,26 @@ def missing(module: str, name: str) -> AttributeError | ImportError:
     caller = sys._getframe(2)  # of the module's `__getattr__`
     if name.startswith("_") or caller.f_code.co_name == "_handle_fromlist":  # which looks for a submodule
         return AttributeError(f"module {path!r} has no attribute {name!r}")
-    ending = _ending(module, name)
+    hint = ending(module, name)
     if caller.f_code.co_code[caller.f_lasti] == opmap["IMPORT_FROM"]:
-        return ImportError(f"cannot import name {name!r} from {path!r}{ending}", name=path)
-    return AttributeError(f"module {path!r} has no attribute {name!r}{ending}", name=name)
+        return ImportError(f"cannot import name {name!r} from {path!r}{hint}", name=path)
+    return AttributeError(f"module {path!r} has no attribute {name!r}{hint}", name=name)
 
 
-def _ending(module: str, name: str) -> str:
-    """The end of the message: a hint, or public names that are alike."""
-    if name in NAMES:
-        return described(NAMES[name])
+def check_module(path: str) -> None:
+    """Raises ModuleNotFoundError with a hint, if there is one, for `import psworker.NAME` or `psworker.nn.NAME`."""
+    package, _, name = path.rpartition(".")
+    module = package.removeprefix("psworker").removeprefix(".") or "ps"
+    hint = ending(module, name) if module in {"ps", *MODULES} else ""
+    if hint:
+        raise ModuleNotFoundError(f"No module named {path!r}{hint}", name=path)
+
+
+def ending(module: str, name: str) -> str:
+    """The end of the message for `name`, looked for in a public module: a hint, or public names that are alike."""
+    hint = NAMES.get(f"{module}.{name}") or NAMES.get(name)
+    if hint:
+        return described(hint)
     package = sys.modules["psworker"]
     public = {one: dir(package if one == "ps" else getattr(package, one)) for one in (module, "ps", *MODULES)}
     alike = [f"{home}.{one}" for home, names in public.items() for one in names if _folded(one) == _folded(name)]
@@ -444,22 +552,46 @@ def hint_attributes(kind: type, hints: Mapping[str, str]) -> None:
     for name, hint in hints.items():
         if not hasattr(kind, name):
             setattr(kind, name, Absent(name, hint))
-    kind.__dir__ = _dir  # type: ignore[method-assign, assignment]
+    names: Callable[[object], Iterable[str]] = kind.__dir__  # type: ignore[assignment]
+
+    def present(self: object) -> list[str]:
+        return [name for name in names(self) if not isinstance(getattr_static(self, name, None), Absent)]
+
+    kind.__dir__ = present  # type: ignore[method-assign, assignment]
 
 
-def _dir(self: object) -> list[str]:
-    return [name for name in object.__dir__(self) if not isinstance(getattr_static(self, name, None), Absent)]
+def kind_of(given: object) -> str:
+    """The name of an object's type, for messages: "torch.Tensor: a program of PyTorch ..." of another library."""
+    kind = type(given)
+    library = kind.__module__.partition(".")[0]
+    name = kind.__qualname__ if library in ("builtins", "psworker") else f"{library}.{kind.__qualname__}"
+    return f"{name}{described(TORCH)}" if is_of_torch(given) else name
+
+
+def is_of_torch(given: object) -> bool:
+    """True of PyTorch's objects and those of classes that are derived from its own."""
+    return any(base.__module__.partition(".")[0] == "torch" for base in type(given).__mro__)
+
+
+def shown(given: object, module: str) -> str:
+    """An argument that is refused, for messages, with a hint: a text is looked for among the names of a module."""
+    if is_of_torch(given):
+        return kind_of(given)
+    return f"{given!r:.80}{ending(module, given) if isinstance(given, str) else ''}"
 
 
 def hint_keywords(function: Callable[Arguments, Result], name: str = "") -> Callable[Arguments, Result]:
-    """The function, with a TypeError for an unknown argument that names ours. `name` is for messages."""
+    """The function, with a TypeError for arguments that it does not take that names those it does.
+
+    `name` is for messages.
+    """
 
     @wraps(function)
     def hinted(*args: Arguments.args, **keywords: Arguments.kwargs) -> Result:
         try:
             return function(*args, **keywords)
         except TypeError:
-            message = _unknown_arguments(name or function.__name__, function, keywords)
+            message = wrong_arguments(name or function.__name__, function, args, keywords)
             if message:
                 raise TypeError(message) from None
             raise
@@ -470,18 +602,40 @@ def hint_keywords(function: Callable[Arguments, Result], name: str = "") -> Call
 def hint_arguments(kinds: Iterable[type]) -> None:
     """Gives classes that take arguments `hint_keywords`."""
     for kind in [one for one in kinds if one.__init__ is not object.__init__]:  # type: ignore[misc]
-        kind.__init__ = hint_keywords(kind.__init__, kind.__name__)  # type: ignore[misc]
+        plain = signature(kind)  # for help: of a spec without what checks its fields
+        initialize: Any = hint_keywords(kind.__init__, kind.__name__)  # type: ignore[misc]
+        own = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
+        initialize.__signature__ = plain.replace(parameters=[own, *plain.parameters.values()])
+        kind.__init__ = initialize  # type: ignore[misc]
 
 
-def _unknown_arguments(name: str, function: Callable[..., object], keywords: Iterable[str]) -> str:
-    """The message for arguments that the function does not have; "" if it has all."""
-    known = [one for one in signature(function).parameters if one != "self"]
+def wrong_arguments(
+    name: str, function: Callable[..., object], args: Iterable[object], keywords: Mapping[str, object]
+) -> str:
+    """The message for arguments that the function does not take; "" if it takes all."""
+    parameters = signature(function).parameters.values()
+    known = [one.name for one in parameters if one.name != "self"]
     unknown = [one for one in keywords if one not in known]
-    if not unknown:
-        return ""
-    ours = {one: [here for here in KEYWORDS.get(one, ()) if here in known] for one in unknown}
-    hints = [f"{one} is {' and '.join(names)} here" for one, names in ours.items() if names]
-    absent = [one for one, names in ours.items() if not names and one in ABSENT_KEYWORDS]
-    hints += [f"{one}{described(ABSENT_KEYWORDS[one])}" for one in absent]
-    listed = " and ".join(map(repr, unknown))
-    return "; ".join([f"{name} has no argument {listed}", *hints, f"its arguments are {', '.join(known)}"])
+    if unknown:
+        ours = {one: [here for here in KEYWORDS.get(one, ()) if here in known] for one in unknown}
+        hints = [f"{one} is {' and '.join(names)} here" for one, names in ours.items() if names]
+        absent = [one for one, names in ours.items() if not names and one in ABSENT_KEYWORDS]
+        hints += [f"{one}{described(ABSENT_KEYWORDS[one])}" for one in absent]
+        wrong = f"{name} has no argument {' and '.join(map(repr, unknown))}"
+    else:
+        try:
+            signature(function).bind(*args, **keywords)
+        except TypeError as error:
+            wrong, hints = f"{name}: {error}", []
+            if str(error).startswith("missing") and known[0] in _SIZES:
+                hints = [f"the size of its input comes first, {name}({', '.join(known[:2])})"]
+            named = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+            if str(error).startswith("too many") and named:
+                hints = [f"by name are given {', '.join(named)}"]
+        else:
+            return ""
+    return "; ".join([wrong, *hints, f"its arguments are {', '.join(known)}"])
+
+
+#: First arguments of layers.
+_SIZES = ("inputs", "channels")

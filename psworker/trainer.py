@@ -22,6 +22,7 @@ from psworker.callbacks import Callback, Record, numbers_of
 from psworker.data.batch import Batch, ColumnLike
 from psworker.data.dataset import Dataset
 from psworker.data.sources import Source, open_source
+from psworker.familiar_names import HISTORY, TRAINER, hint_arguments, hint_attributes, hint_keywords, is_of_torch, shown
 from psworker.model.collection import context
 from psworker.model.layers.composition import training_parameter
 from psworker.model.optimizers import Optimizer, ParameterGroups
@@ -55,8 +56,8 @@ class Trainer:
             batch, such as `ops.softmax_cross_entropy`.
         optimizer: such as `ps.Adam(0.001)`, or `ps.ParameterGroups`; its learning rate may be a schedule, and its
             gradients pass its transform (`Optimizer.with_transform`). It trains all trainable variables of the program.
-        metrics: functions of output and labels that return a metric (`ps.metrics`) or the mean over the batch; those
-            of a list have their own names.
+        metrics: one or several functions of output and labels that return a metric (`ps.metrics`) or the mean over the
+            batch; those of a list have their own names.
         inputs: the column, or columns, that the model gets, in this order [all but the labels].
         labels: the column of the labels [the last one].
 
@@ -70,20 +71,23 @@ class Trainer:
         model: Callable[..., Any],
         loss: Callable[[Any, Any], Tensor],
         optimizer: Optimizer | ParameterGroups,
-        metrics: Iterable[MetricFunction] | Mapping[str, MetricFunction] = (),
+        metrics: MetricFunction | Iterable[MetricFunction] | Mapping[str, MetricFunction] = (),
         *,
         inputs: str | Sequence[str] | None = None,
         labels: str | None = None,
     ) -> None:
-        _check_function("model must be a layer, or a function of the inputs", model)
-        _check_function("loss must be a function of output and labels, such as ops.softmax_cross_entropy", loss)
+        _check_function("model must be a layer, or a function of the inputs", model, "nn")
+        _check_function("loss must be a function of output and labels, such as ops.softmax_cross_entropy", loss, "ops")
         if not isinstance(optimizer, Optimizer | ParameterGroups):
-            raise TypeError(f"Trainer: optimizer must be an optimizer, such as ps.Adam(0.001), got {optimizer!r:.80}")
+            raise TypeError(
+                f"Trainer: optimizer must be an optimizer, such as ps.Adam(0.001), got {shown(optimizer, 'ps')}"
+            )
         self.model, self.loss, self.optimizer, self.metrics = model, loss, optimizer, _by_name(metrics)
         self._inputs = (inputs,) if isinstance(inputs, str) else inputs
         self._labels = labels
         self._takes_training = training_parameter(model) is not None
 
+    @hint_keywords
     def fit(
         self,
         data: Source,
@@ -91,7 +95,7 @@ class Trainer:
         batch_size: int = 32,
         *,
         validation: Source | None = None,
-        callbacks: Iterable[Callback] = (),
+        callbacks: Callback | Iterable[Callback] = (),
         seed: int = 0,
         steps: int | None = None,
         shuffle: bool = True,
@@ -108,7 +112,7 @@ class Trainer:
             epochs: passes over the data; None: without end, until `steps` or a callback stops the job.
             batch_size: examples in a batch.
             validation: data that loss and metrics are measured on after each epoch, as in `Session.evaluate`.
-            callbacks: called in their order.
+            callbacks: one or several, called in their order.
             seed: of the order of examples, as in `Session.batches`.
             steps: batches of all workers together after which it ends, as in `Session.batches`.
             shuffle: False: the order of the data.
@@ -128,7 +132,7 @@ class Trainer:
         called = _Callbacks(callbacks)
         if validation is not None:
             open_source(validation, None)  # raises now, and not after the first epoch
-        history: list[Record] = []
+        history = History()
         with _session() as session:
 
             def on_epoch(report: EpochReport) -> None:
@@ -179,11 +183,13 @@ class Trainer:
             inputs: what the model gets: one array, or another column, with a row for each example, or several.
             batch_size: examples that are computed at a time.
 
-        Raises `DatasetError` if inputs are no columns of equal length, `ValueError` for a batch size below 1; otherwise
-        as the model does.
+        Raises `TypeError` for a dataset, `DatasetError` if inputs are no columns of equal length, `ValueError` for a
+        batch size below 1; otherwise as the model does.
         """
         if batch_size < 1:
             raise ValueError(f"predict: batch_size must be 1 or more, got {batch_size}")
+        if any(isinstance(one, Dataset | Batch) for one in inputs):
+            raise TypeError("predict takes what the model gets, columns of a dataset: trainer.predict(data.x)")
         columns = Dataset({f"input_{number}": column for number, column in enumerate(inputs)}, "inputs of predict")
         if context.collection.session is not None:
             with _session() as session:
@@ -226,14 +232,18 @@ class Trainer:
         return self.model(*inputs, training=training) if self._takes_training else self.model(*inputs)
 
 
+class History(list[Record]):
+    """The records of `Trainer.fit`, with hints for familiar names."""
+
+
 class _Callbacks:
     """Calls a method of all callbacks, in their order. Raises TypeError for what is no callback.
 
     `save`: one of them does something with the values that were measured.
     """
 
-    def __init__(self, callbacks: Iterable[Callback]) -> None:
-        self._callbacks = tuple(callbacks)
+    def __init__(self, callbacks: Callback | Iterable[Callback]) -> None:
+        self._callbacks = (callbacks,) if isinstance(callbacks, Callback) else tuple(callbacks)
         for one in self._callbacks:
             if not isinstance(one, Callback):
                 raise TypeError(
@@ -261,10 +271,15 @@ def _session() -> Iterator[Session]:
             yield session
 
 
-def _by_name(metrics: Iterable[MetricFunction] | Mapping[str, MetricFunction]) -> dict[str, MetricFunction]:
-    pairs = list(metrics.items()) if isinstance(metrics, Mapping) else [(_name(one), one) for one in metrics]
+def _by_name(
+    metrics: MetricFunction | Iterable[MetricFunction] | Mapping[str, MetricFunction],
+) -> dict[str, MetricFunction]:
+    several: Any = [metrics] if callable(metrics) or isinstance(metrics, str) else metrics
+    pairs = list(several.items()) if isinstance(several, Mapping) else [(_name(one), one) for one in several]
     for name, metric in pairs:
-        _check_function("a metric must be a function of output and labels, such as ps.metrics.accuracy", metric)
+        _check_function(
+            "a metric must be a function of output and labels, such as ps.metrics.accuracy", metric, "metrics"
+        )
         if name == "loss" or [one for one, _ in pairs].count(name) > 1:
             raise ValueError(f'Trainer: the name {name!r} is taken: give metrics by name, as in {{"top 3": top_3}}')
     return dict(pairs)
@@ -274,6 +289,11 @@ def _name(metric: object) -> str:
     return getattr(metric, "__name__", type(metric).__name__)
 
 
-def _check_function(expected: str, given: object) -> None:
-    if not callable(given) or isinstance(given, type):
-        raise TypeError(f"Trainer: {expected}, got {given!r:.80}")
+def _check_function(expected: str, given: object, module: str) -> None:
+    if not callable(given) or isinstance(given, type) or is_of_torch(given):
+        raise TypeError(f"Trainer: {expected}, got {shown(given, module)}")
+
+
+hint_attributes(Trainer, TRAINER)
+hint_arguments([Trainer])
+hint_attributes(History, HISTORY)

@@ -32,6 +32,7 @@ from psworker.autodiff.tensor import (
     as_array,
     next_order,
 )
+from psworker.familiar_names import wrong_arguments
 
 Result: TypeAlias = tuple[Array | np.generic, Sequence[Vjp]]  # value and vjps
 P = ParamSpec("P")
@@ -270,8 +271,9 @@ def _with_arguments(
     """The error with the op and its arguments in front: `matmul(a: float32 (2, 3), b: float32 (2, 3)): ...`."""
     try:
         given = inspect.signature(function).bind_partial(*args, **constants).arguments
-    except TypeError:  # the call does not fit the op's parameters, as the error explains
-        return error
+    except TypeError:  # the call does not fit the op's parameters
+        hint = wrong_arguments(function.__name__.lstrip("_"), function, args, constants)
+        return TypeError(hint) if hint else error
     call = ", ".join(name + _described(x) for name, x in given.items())
     kind = next(kind for kind in (ValueError, TypeError, IndexError) if isinstance(error, kind))
     return kind(f"{function.__name__.lstrip('_')}({call}): {error}")

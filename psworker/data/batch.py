@@ -12,7 +12,7 @@ from pswire.errors import DatasetError
 from pswire.tensors.values import Array
 from psworker.data.arrow_stream import ArrowStream, is_table, opened
 from psworker.data.ragged import Column, Ragged, null_message
-from psworker.familiar_names import DATASET, described
+from psworker.familiar_names import DATASET, described, hint_attributes
 
 __all__ = ["Batch"]
 
@@ -21,6 +21,13 @@ ColumnLike: TypeAlias = npt.ArrayLike | Ragged
 
 #: Attributes of `Batch` and `Dataset`, which no column may be named.
 RESERVED = frozenset({"columns", "concatenate", "epoch", "name", "next_batch", "num_examples", "split", "take"})
+
+
+#: How words become numbers.
+WORDS = (
+    "words: np.unique(words, return_inverse=True)[1], or of pandas frame['name'].astype('category').cat.codes and "
+    "pd.get_dummies(frame): docs/data.md#csv"
+)
 
 
 class Table:
@@ -43,7 +50,10 @@ class Table:
 
     def __getitem__(self, column: str) -> Any:  # noqa: ANN401 - an array or a Ragged: the program knows which
         if column not in self._columns:
-            raise DatasetError(f"{self!r} has no column {column!r}")
+            raise DatasetError(
+                f"{self!r} has no column {column!r}; columns have names, such as {type(self).__name__.lower()}."
+                f"{self.columns[0]}, and are not unpacked"
+            )
         return self._columns[column]
 
     def __getattr__(self, column: str) -> Any:  # noqa: ANN401
@@ -55,6 +65,13 @@ class Table:
             raise AttributeError(f"{type(self).__name__} has no attribute or column {column!r}{ending}", name=column)
         return self._columns[column]
 
+    def __setattr__(self, name: str, value: object) -> None:
+        if not hasattr(type(self), name):
+            raise AttributeError(
+                f"{type(self).__name__} is read-only, {name!r} is not set: columns are those it is made of"
+            )
+        super().__setattr__(name, value)
+
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self._columns]
 
@@ -64,6 +81,9 @@ class Table:
     def _described(self, label: str) -> str:
         columns = ", ".join(f"{name} {_described(column)}" for name, column in self._columns.items())
         return f"{type(self).__name__}({label}{len(self)} x {columns})"
+
+
+hint_attributes(Table, DATASET)
 
 
 class Batch(Table):
@@ -91,8 +111,10 @@ def checked_columns(
     With `lists`, rows of different shapes become a `Ragged`. Not in a batch: whether a column is ragged must not depend
     on which examples are in it. Raises DatasetError.
     """
-    checked: dict[str, Column] = {}
     given: Any = opened(columns, owner).columns() if is_table(columns) else columns
+    if not isinstance(given, Mapping) and not hasattr(given, "keys"):  # as a DataFrame of pandas has
+        raise DatasetError(f'{owner} cannot be made of {type(columns).__name__}; name the columns: {{"x": x, "y": y}}')
+    checked: dict[str, Column] = {}
     for name, values in given.items():
         if not isinstance(name, str):
             raise DatasetError(f"{owner} has a column {name!r}; names are text: rename the column")
@@ -163,7 +185,7 @@ def _of_objects(array: Array) -> Column:
     kinds = ", ".join(sorted({type(value).__name__ for value in array.ravel()[:1000]}))
     raise DatasetError(
         f"objects ({kinds}) of shape {array.shape}; convert them to numbers, to text, or to arrays of one dtype, and "
-        "fill missing values or leave out their rows"
+        "fill missing values or leave out their rows" + (f" ({WORDS})" if "str" in kinds else "")
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, overload
 
 import numpy as np
@@ -15,6 +16,7 @@ from psworker.data.arrow_stream import ArrowStream
 from psworker.data.batch import Batch, ColumnLike, Table, checked_columns
 from psworker.data.epoch_order import epoch_order
 from psworker.data.ragged import Column, Ragged, concatenated, taken
+from psworker.familiar_names import hint_arguments, hint_keywords
 
 __all__ = ["Dataset"]
 
@@ -38,6 +40,8 @@ class Dataset(Table):
     __slots__ = ("_name", "_passes")
 
     def __init__(self, columns: Mapping[str, ColumnLike] | ArrowStream, name: str = "dataset") -> None:
+        if not isinstance(name, str):
+            raise TypeError(f'Dataset: name the columns, ps.Dataset({{"x": x, "y": y}}); its name is {name!r:.80}')
         checked = checked_columns(f"dataset {name!r}", columns, lists=True)
         super().__init__({column: _read_only(values) for column, values in checked.items()})
         self._name = name
@@ -84,6 +88,7 @@ class Dataset(Table):
         rows = checked_indices(self, indices)
         return Batch({name: taken(column, rows) for name, column in self._columns.items()}, epoch)
 
+    @hint_keywords
     def split(self, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
         """Two datasets, the first with this fraction of the rows, drawn by `seed`; the same in every worker.
 
@@ -115,6 +120,9 @@ class Dataset(Table):
 
     def __repr__(self) -> str:
         return self._described(f"{self._name!r}, ")
+
+
+hint_arguments([Dataset])
 
 
 @dataclass(slots=True)
@@ -170,6 +178,8 @@ def checked_indices(dataset: Any, indices: npt.ArrayLike) -> Array:  # noqa: ANN
 
 def split_rows(dataset: Any, fraction: float, seed: int) -> tuple[Array, Array]:  # noqa: ANN401 - what has rows
     """The rows of two parts, the first with this fraction; DatasetError if one is empty."""
+    if not isinstance(fraction, Real):
+        raise TypeError(f"split takes the fraction of the first part, such as 0.8, got {fraction!r}")
     size = len(dataset)
     count = round(fraction * size) if 0 < fraction < 1 else 0
     if not 0 < count < size:

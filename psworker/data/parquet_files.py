@@ -20,6 +20,7 @@ from psworker.data.batch import checked_columns
 from psworker.data.epoch_order import epoch_order
 from psworker.data.ragged import Column, gathered, null_message
 from psworker.data.sources import FunctionDataset
+from psworker.familiar_names import hint_keywords
 
 if TYPE_CHECKING:
     from psworker.data.arrow import ArrowTable
@@ -147,6 +148,7 @@ class _ParquetDataset(FunctionDataset):
         groups = np.searchsorted(self._files.starts, np.asarray(self._rows)[order], side="right") - 1
         return order[np.argsort(self._files.windows(seed, epoch)[groups], kind="stable")]
 
+    @hint_keywords
     def split(self, fraction: float, seed: int = 0) -> tuple[FunctionDataset, FunctionDataset]:
         """Two parts, as `FunctionDataset.split` draws them; the rows of each stay in the order of the files."""
         first, second = super().split(fraction, seed)

@@ -18,6 +18,7 @@ from psworker.data.arrow_stream import ArrowStream, is_table, opened
 from psworker.data.batch import Batch, ColumnLike, as_text, checked_columns
 from psworker.data.dataset import Dataset, checked_indices, slice_name, split_rows
 from psworker.data.epoch_order import epoch_order
+from psworker.familiar_names import hint_keywords
 
 __all__ = ["FunctionDataset"]
 
@@ -86,6 +87,7 @@ class FunctionDataset:
             raise TypeError(f"a function dataset takes a slice, not {key!r}; for rows use take([...])")
         return self._part(self._rows[key], slice_name(key, len(self)))
 
+    @hint_keywords
     def split(self, fraction: float, seed: int = 0) -> tuple[FunctionDataset, FunctionDataset]:
         """Two parts, the first with this fraction of the examples, drawn by `seed`: see `Dataset.split`."""
         numbers, name = np.asarray(self._rows), f".split({fraction}, seed={seed})"

@@ -1,7 +1,7 @@
 """The base of variables and tables, and checks of both. May import the engine."""
 
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 
@@ -84,6 +84,26 @@ def as_assigned(variable: BaseVariable, value: TensorLike) -> Array:
             "than precision; convert it before"
         )
     return array.astype(variable.dtype, copy=False)
+
+
+class HasVariables(Protocol):
+    """A layer."""
+
+    @property
+    def variables(self) -> list[BaseVariable]: ...  # noqa: D102
+
+    @property
+    def trainable_variables(self) -> list[BaseVariable]: ...  # noqa: D102
+
+
+#: One variable, several, or a layer, for all of its own.
+Variables: TypeAlias = BaseVariable | Iterable[BaseVariable] | HasVariables
+
+
+def listed(given: Variables, *, trainable: bool = False) -> list[BaseVariable]:
+    """The variables as a list; with `trainable`, of a layer those that are."""
+    several: Any = [given] if isinstance(given, BaseVariable) else given
+    return list(getattr(several, "trainable_variables" if trainable else "variables", several))
 
 
 def check_variable(given: object, call: str) -> None:

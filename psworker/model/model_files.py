@@ -14,7 +14,7 @@ import numpy as np
 from pswire.errors import ConfigurationError, ModelFileError, NotFinite, ShapeMismatch
 from pswire.tensors.tensor_files import RESERVED, StoredTensor, TensorFile, write_tensors
 from pswire.tensors.values import Array, TensorSpec, not_finite
-from psworker.model.base_variable import BaseVariable, check_variable, set_value
+from psworker.model.base_variable import BaseVariable, Variables, check_variable, listed, set_value
 from psworker.model.collection import OpenSession, context
 from psworker.model.tables import Table
 from psworker.versions import ReadVersion
@@ -49,8 +49,8 @@ class Loaded(NamedTuple):
     metadata: dict[str, str]
 
 
-def save(path: Path, variables: Iterable[BaseVariable] | None = None) -> None:
-    """Saves variables, by default all of the program, to a safetensors file.
+def save(path: Path, variables: Variables | None = None) -> None:
+    """Saves variables, or those of a layer, by default all of the program, to a safetensors file.
 
         ps.save("model.safetensors")
 
@@ -63,7 +63,7 @@ def save(path: Path, variables: Iterable[BaseVariable] | None = None) -> None:
         ConfigurationError: the name ends as those of another format do, such as "model.onnx"; there is no variable; or
             a table, whose rows are on servers, and no session is open; one that was loaded from a file has its rows
             there.
-        TypeError: one is not a variable.
+        TypeError: one is not a variable, or the path none.
     """
     here = context.collection
     save_values(here.session, path, here.variables.values() if variables is None else variables)
@@ -72,10 +72,12 @@ def save(path: Path, variables: Iterable[BaseVariable] | None = None) -> None:
 def save_values(
     session: OpenSession | None,
     path: Path,
-    variables: Iterable[BaseVariable],
+    variables: Variables,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
     """See `save`; `metadata` is added to the file's."""
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"psworker.save takes the path first, save('model.safetensors', variables), got {path!r:.80}")
     root, ending = os.path.splitext(os.fspath(path))
     if ending.lower() in OTHER_FORMATS:
         raise ConfigurationError(
@@ -83,7 +85,7 @@ def save_values(
             "for programs that do not read it see docs/models.md#files-of-pytorch-jax-and-others"
         )
     chosen: dict[str, BaseVariable] = {}
-    for variable in variables:
+    for variable in listed(variables):
         check_variable(variable, "psworker.save")
         chosen[variable.name] = variable
     if session is not None and session.over:
@@ -134,7 +136,7 @@ def load(path: Path, strict: bool = True, mapping: NameMapping | None = None) ->
         ConfigurationError: the mapping gives two tensors one name.
     """
     here = context.collection
-    with TensorFile(path) as file:
+    with _opened(path) as file:
         sources = _renamed(file, mapping)
         missing = tuple([name for name in here.variables if name not in sources])
         surplus = tuple([source for name, source in sources.items() if name not in here.variables])
@@ -151,6 +153,16 @@ def load(path: Path, strict: bool = True, mapping: NameMapping | None = None) ->
         else:
             _assign(here.session, file, chosen)
         return Loaded(missing, surplus, file.metadata)
+
+
+def _opened(path: Path) -> TensorFile:
+    try:
+        return TensorFile(path)
+    except ModelFileError as error:
+        if os.path.splitext(os.fspath(path))[1].lower() in OTHER_FORMATS:
+            page = "docs/models.md#files-of-pytorch-jax-and-others"
+            raise ModelFileError(f"{error}; files of other formats are converted before: {page}") from error
+        raise
 
 
 def _set_here(file: TensorFile, sources: Mapping[BaseVariable, str]) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import FrozenInstanceError
 from fnmatch import fnmatchcase
 from glob import escape
-from typing import ClassVar, Self
+from typing import ClassVar, NoReturn, Self
 
 import numpy as np
 
@@ -19,8 +20,8 @@ from pswire import optimizers
 from pswire.errors import ConfigurationError
 from pswire.specs.schedules import Schedule
 from psworker.autodiff import Tensor, gradients
-from psworker.familiar_names import OPTIMIZER, hint_arguments, hint_attributes
-from psworker.model.base_variable import BaseVariable, check_variable
+from psworker.familiar_names import OPTIMIZER, hint_arguments, hint_attributes, kind_of
+from psworker.model.base_variable import BaseVariable, Variables, check_variable, listed
 from psworker.model.collection import context, trainable_variables
 from psworker.model.gradient_transforms import GradientAndVariable, Transform, add_noise, clip_by_global_norm, multiply
 from psworker.model.push_reports import PushReport
@@ -48,6 +49,16 @@ class Optimizer(optimizers.OptimizerSpec):
         super().__init_subclass__(**keywords)
         cls.__doc__ = cls.__doc__ or cls.__mro__[1].__doc__
 
+    def __post_init__(self) -> None:
+        """Checks the fields."""
+        first = getattr(self, "learning_rate", None)
+        if isinstance(first, list | tuple) or hasattr(first, "variables"):
+            raise TypeError(
+                f"{type(self).__name__}: learning_rate comes first, and variables are found, or given: "
+                "optimizer.minimize(loss, variables)"
+            )
+        super().__post_init__()
+
     def with_transform(self, transform: Transform) -> Self:
         """A copy that applies `transform`, such as a `chain`, to the pairs of each `apply_gradients`.
 
@@ -65,13 +76,13 @@ class Optimizer(optimizers.OptimizerSpec):
         return self
 
     def compute_gradients(
-        self, loss: Tensor, var_list: BaseVariable | Sequence[BaseVariable] | None = None, *, retain_graph: bool = False
+        self, loss: Tensor, var_list: Variables | None = None, *, retain_graph: bool = False
     ) -> list[GradientAndVariable]:
         """The gradient of `loss` for each variable, by one backward pass.
 
         Args:
             loss: a tensor with one element; its value travels with the next push of one of the variables.
-            var_list: one or several; by default all trainable variables.
+            var_list: one or several, or a layer, for its trainable ones; by default all trainable variables.
             retain_graph: keeps the graph for another backward pass through it; otherwise it is freed on the way.
 
         Returns:
@@ -84,7 +95,8 @@ class Optimizer(optimizers.OptimizerSpec):
             RuntimeError: an earlier backward pass has freed the graph: pass `retain_graph=True` to that call.
         """
         if not isinstance(loss, Tensor):
-            raise TypeError(f"a loss must be a Tensor made by ops, but this one is {type(loss).__name__}")
+            called = ": call it, and give its result" if callable(loss) else ""
+            raise TypeError(f"a loss must be a Tensor made by ops, but this one is {kind_of(loss)}{called}")
         if loss.value.size != 1:
             raise ValueError(f"a loss has one element, but this has shape {loss.shape}: take its mean or its sum")
         chosen = _chosen(var_list)
@@ -121,7 +133,7 @@ class Optimizer(optimizers.OptimizerSpec):
     def minimize(
         self,
         loss: Tensor,
-        var_list: BaseVariable | Sequence[BaseVariable] | None = None,
+        var_list: Variables | None = None,
         *,
         global_step: object = None,
         retain_graph: bool = False,
@@ -164,7 +176,7 @@ def _pushed(
 def _minimized(
     optimizer: Optimizer | ParameterGroups,
     loss: Tensor,
-    var_list: BaseVariable | Sequence[BaseVariable] | None,
+    var_list: Variables | None,
     global_step: object,
     *,
     retain_graph: bool,
@@ -177,11 +189,11 @@ def _minimized(
     return value
 
 
-def _chosen(var_list: BaseVariable | Sequence[BaseVariable] | None) -> list[BaseVariable]:
+def _chosen(var_list: Variables | None) -> list[BaseVariable]:
     if var_list is None:
         chosen = trainable_variables()
     else:
-        chosen = [var_list] if isinstance(var_list, BaseVariable) else list(var_list)
+        chosen = listed(var_list, trainable=True)
         if chosen and not any(getattr(variable, "requires_grad", True) for variable in chosen):
             raise ValueError(f"there is no variable to train: {'; '.join(map(_why_frozen, chosen))}")
     if not chosen:
@@ -225,8 +237,17 @@ class Lamb(optimizers.Lamb, Optimizer): ...
 class Ftrl(optimizers.Ftrl, Optimizer): ...
 
 
+def _frozen(self: Optimizer, name: str, value: object) -> NoReturn:
+    raise FrozenInstanceError(
+        f"{type(self).__name__}.{name} cannot be set: the servers have it, and change it by "
+        f"session.set_hyperparameters(optimizer, {name}={value!r:.80})"
+    )
+
+
 hint_attributes(Optimizer, OPTIMIZER)
 hint_arguments(Optimizer.__subclasses__())
+for _kind in Optimizer.__subclasses__():
+    _kind.__setattr__ = _frozen  # type: ignore[method-assign, assignment]
 
 
 class CustomOptimizer(optimizers.CustomOptimizer, Optimizer, abstract=True): ...
@@ -249,15 +270,15 @@ class ParameterGroups:
     `session.set_hyperparameters(slow, learning_rate=1e-6)` changes those of its group.
 
     Args:
-        groups: pairs of variables and their optimizer. Variables are one, several, such as `layer.variables`, or a
-            pattern of names with `*`.
+        groups: pairs of variables and their optimizer. Variables are one, several, a layer, or a pattern of names with
+            `*`.
 
     Raises:
         TypeError: groups of another form.
         ValueError: there is none, or an optimizer has a transform: `with_transform` of the groups has one for all.
     """
 
-    def __init__(self, groups: Iterable[tuple[BaseVariable | Iterable[BaseVariable] | str, Optimizer]]) -> None:
+    def __init__(self, groups: Iterable[tuple[Variables | str, Optimizer]]) -> None:
         self._groups = [_group(given) for given in groups]
         if not self._groups:
             raise ValueError("ParameterGroups: give at least one group, such as (layer.variables, psworker.Adam())")
@@ -289,7 +310,7 @@ class ParameterGroups:
         return copied
 
     def compute_gradients(
-        self, loss: Tensor, var_list: BaseVariable | Sequence[BaseVariable] | None = None, *, retain_graph: bool = False
+        self, loss: Tensor, var_list: Variables | None = None, *, retain_graph: bool = False
     ) -> list[GradientAndVariable]:
         """As `Optimizer.compute_gradients`."""
         return self._groups[0][1].compute_gradients(loss, var_list, retain_graph=retain_graph)
@@ -315,7 +336,7 @@ class ParameterGroups:
     def minimize(
         self,
         loss: Tensor,
-        var_list: BaseVariable | Sequence[BaseVariable] | None = None,
+        var_list: Variables | None = None,
         *,
         global_step: object = None,
         retain_graph: bool = False,
@@ -338,7 +359,7 @@ def _group(given: object) -> tuple[tuple[str, ...], Optimizer]:
         )
     if isinstance(variables, str):
         return (variables,), optimizer
-    several = [variables] if isinstance(variables, BaseVariable) else list(variables)
+    several = listed(variables)
     for variable in several:
         check_variable(variable, "a group of ParameterGroups")
     return tuple([escape(variable.name) for variable in several]), optimizer
@@ -363,7 +384,7 @@ def optimize_loss(
     clip_gradients: float | Transform | None = None,
     learning_rate_decay_fn: Callable[[float | Schedule | None, int], Schedule] | None = None,
     update_ops: Iterable[UpdateOp] | None = None,
-    variables: BaseVariable | Sequence[BaseVariable] | None = None,
+    variables: Variables | None = None,
     summaries: Sequence[str] | None = None,
     retain_graph: bool = False,
 ) -> float:

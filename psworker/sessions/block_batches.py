@@ -5,6 +5,7 @@ A position of the queue is an example of the dataset, or a batch of the iterable
 
 import itertools
 from collections.abc import Iterator
+from numbers import Integral
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -117,8 +118,17 @@ class Reading(NamedTuple):
     shuffle: bool = True
 
     def check(self) -> None:
-        """Raises `ValueError` for numbers that are out of range, or a batch size that does not fit the source."""
+        """Raises `ValueError` for numbers that are out of range, or a batch size that does not fit the source.
+
+        `TypeError` for what are no numbers.
+        """
         sizes = [size for size in (self.batch_size, self.epochs, self.steps) if size is not None]
+        for size in sizes:
+            if not isinstance(size, Integral):
+                raise TypeError(
+                    f"batch_size, epochs and steps are integers, got {size!r:.80}; labels are a column of the data, as "
+                    'in {"x": x, "y": y}'
+                )
         if min(sizes, default=1) < 1 or self.seed < 0:
             raise ValueError(
                 "batch_size and epochs are 1 or more, seed 0 or more, steps 1 or more if given: got "

@@ -6,6 +6,7 @@ a worker that dies in a block has added nothing of it, and others evaluate the b
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, SupportsFloat, TypeAlias
@@ -21,6 +22,7 @@ from psworker.client.client import Client
 from psworker.data.batch import Batch
 from psworker.metrics import Metric
 from psworker.metrics import mean as mean_of
+from psworker.model.layers.layer import Layer
 from psworker.sessions.block_batches import Reading
 
 #: What a program measures of a batch: the mean over its examples, or what adds up; or several by name.
@@ -59,6 +61,21 @@ class Totals:
             first += len(metric.sums)
             values[name] = metric.finish(mine)
         return values[_ALONE] if values.keys() == {_ALONE} else values
+
+
+def check_measure(measure: Measure) -> None:
+    """Raises TypeError unless it is a function of a batch."""
+    try:
+        fits = not isinstance(measure, Layer) and inspect.signature(measure).bind(None) is not None
+    except TypeError:
+        fits = False
+    except ValueError:  # of a function of C that has no signature
+        fits = True
+    if not fits:
+        raise TypeError(
+            "evaluate takes a function of a batch, such as lambda batch: loss(model(batch.x), batch.y), "
+            f"got {measure!r:.80}"
+        )
 
 
 def evaluated(measure: Measure, batches: Iterable[Batch]) -> Any:  # noqa: ANN401 - as `Totals.results`

@@ -31,11 +31,11 @@ from psworker.client.membership import JobChoice
 from psworker.config import WorkerConfig
 from psworker.data.batch import Batch
 from psworker.data.sources import Collate, Source, Stream, open_source
-from psworker.familiar_names import SESSION, hint_attributes
+from psworker.familiar_names import SESSION, hint_attributes, hint_keywords
 from psworker.metrics import Metric
 from psworker.minimize.minimizers import LBFGS, Minimizer, Minimum
 from psworker.model import model_files
-from psworker.model.base_variable import BaseVariable, as_assigned, check_variable
+from psworker.model.base_variable import BaseVariable, Variables, as_assigned, check_variable, listed
 from psworker.model.collection import Collection, context
 from psworker.model.gradient_transforms import GradientAndVariable
 from psworker.model.interactive import is_interactive
@@ -46,7 +46,7 @@ from psworker.progress.terminal import ProgressDisplay
 from psworker.sessions.best_model import MODEL, save_best
 from psworker.sessions.block_batches import Reading
 from psworker.sessions.data_loop import DataLoop, batches_per_block
-from psworker.sessions.evaluation import Measure, evaluated, evaluated_together, unknown
+from psworker.sessions.evaluation import Measure, check_measure, evaluated, evaluated_together, unknown
 from psworker.sessions.minimization import Minimization, minimized, open_examples
 from psworker.sessions.pushing import Pushing
 from psworker.sessions.replica import Replica
@@ -335,10 +335,11 @@ class Session:
         if variables:
             self._replica.register(variables)
 
-    def pull(self, variables: Sequence[BaseVariable] | None = None) -> None:
-        """Fetches fresh values, by default of all variables but tables."""
-        check_no_table(variables or (), "pulled")
-        names = self._names(variables or ())  # raises unless the session is open
+    def pull(self, variables: Variables | None = None) -> None:
+        """Fetches fresh values, of variables or a layer, by default of all variables but tables."""
+        chosen = listed(() if variables is None else variables)
+        check_no_table(chosen, "pulled")
+        names = self._names(chosen)  # raises unless the session is open
         self._replica.pull(self._replica.names if variables is None else names)
 
     def rows(self, table: BaseVariable, ids: TensorLike) -> Array:
@@ -393,7 +394,7 @@ class Session:
             self._client.assign(assignments, add=add)
             self.pull(list(values))
 
-    def save(self, path: model_files.Path, variables: Iterable[BaseVariable] | None = None) -> None:
+    def save(self, path: model_files.Path, variables: Variables | None = None) -> None:
         """Saves the servers' values, by default of all variables, to a safetensors file: see `psworker.save`."""
         known = self._known()
         model_files.save_values(self, path, known.values() if variables is None else variables)
@@ -497,6 +498,7 @@ class Session:
 
     # --- training -------------------------------------------------------------------------------------------------
 
+    @hint_keywords
     def batches(
         self,
         source: Source,
@@ -751,6 +753,7 @@ class Session:
 
         In a session that is `over` each value is NaN.
         """
+        check_measure(function)
         reading = Reading(open_source(source, collate), batch_size, shuffle=False)
         reading.check()
         if shared and isinstance(reading.source, Stream):

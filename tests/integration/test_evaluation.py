@@ -5,8 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+import psworker as ps
 from pswire.errors import InvalidMessage
-from psworker import metrics
+from psworker import metrics, nn
 
 RANDOM = np.random.default_rng(1)
 DATA = {"scores": RANDOM.normal(size=(230, 3)), "label": RANDOM.integers(0, 3, 230)}
@@ -67,6 +68,15 @@ def test_workers_that_evaluate_together_measure_each_example_once_and_all_have_t
     numbers, times = np.unique(seen, return_counts=True)
     assert list(numbers) == list(range(230))
     assert set(times[10:]) == {4}, "the first batch is that of workers without a block"
+
+
+@pytest.mark.parametrize("function", [nn.Sequential(), lambda x, y: 0.0, 1.0])
+def test_what_is_no_function_of_a_batch_is_refused_before_it_is_called(function):
+    with (
+        ps.session() as session,
+        pytest.raises(TypeError, match=r"such as lambda batch: .*\(batch\.x\), batch\.y\), got "),
+    ):
+        session.evaluate(function, {"x": np.ones(3), "y": np.ones(3)})
 
 
 def test_workers_with_other_metrics_are_refused(open_session):

@@ -6,7 +6,7 @@ import pytest
 import psworker as ps
 from pswire.errors import AlreadyRegistered, ConfigurationError
 from pswire.tensors.values import IndexedSlices
-from psworker import ops
+from psworker import nn, ops
 from tests.support.servers import EMBEDDED, GRPC, SHARED_OF_TWO, parameters
 
 #: A first step has the length of the learning rate.
@@ -145,6 +145,20 @@ def test_each_parameter_group_is_trained_by_its_optimizer_in_one_push(open_sessi
         session.pull()
         assert head.value[0] == before
         assert bias.value[0] < expected[1]
+
+
+def test_a_layer_stands_for_its_variables():
+    """Of a norm: the trainable ones, without its averages."""
+    model, other = nn.Sequential(nn.Dense(2, 2), nn.BatchNorm(2)), nn.Dense(2, 2)
+    loss = ops.sum(other(model(np.ones((3, 2)), training=False)))
+    optimizer = ps.ParameterGroups([(model, ps.GradientDescent(0.0)), ("*", ps.GradientDescent(0.5))])
+    assert [one for _, one in optimizer.compute_gradients(loss, model)] == model.trainable_variables
+    assert {optimizer.optimizer_of(one.name).learning_rate for one in model.variables} == {0.0}
+    with ps.session() as session:
+        optimizer.minimize(ops.sum(other(model(np.ones((3, 2)), training=False))), other)
+        assert [one.version for one in other.variables] == [1, 1]
+        session.pull(model)
+    assert {one.version for one in model.variables} == {0}
 
 
 def test_groups_have_one_transform_and_the_first_group_of_a_variable_counts(open_session, caplog):

@@ -19,7 +19,7 @@ def classifier():
     """A trainer of a small network with dropout and moving averages."""
     ps.set_random_seed(3)
     model = nn.Sequential(nn.Dense(4, 8), nn.BatchNorm(8), ops.relu, nn.Dropout(0.3), nn.Dense(8, 3))
-    return ps.Trainer(model, ops.softmax_cross_entropy, ps.Adam(0.01), metrics=[ps.metrics.accuracy])
+    return ps.Trainer(model, ops.softmax_cross_entropy, ps.Adam(0.01), metrics=ps.metrics.accuracy)
 
 
 def counter():
@@ -232,7 +232,7 @@ def test_a_callback_may_change_hyperparameters_between_epochs():
             session.set_hyperparameters(trainer.optimizer, learning_rate=0.5 ** record["epoch"])
 
     count, trainer = counter()
-    trainer.fit(ONES, 3, 4, validation=ONES, callbacks=[Halve(), Calls()])
+    trainer.fit(ONES, 3, 4, validation=ONES, callbacks=Halve())
     assert count.value.item() == 2 * (1 + 0.5 + 0.25)
 
 
@@ -300,6 +300,11 @@ MODEL, LOSS, ADAM = (lambda x: x), (lambda output, labels: output), ps.Adam()
         (lambda: counter()[1].fit(ONES, validation=(X, X)), ps.errors.DatasetError, "tuple is not a dataset; name the"),
         (lambda: counter()[1].fit(iter([ONES])), ValueError, "on_epoch is for datasets"),
         (lambda: counter()[1].fit({"x": X}), ps.errors.ConfigurationError, r"inputs='x', labels='x'\)"),
+        (
+            lambda: counter()[1].predict(ps.Dataset(ONES)),
+            TypeError,
+            r"columns of a dataset: trainer\.predict\(data\.x\)",
+        ),
         (lambda: counter()[1].predict(X, batch_size=0), ValueError, "batch_size must be 1 or more, got 0"),
         (lambda: ps.callbacks.EarlyStopping(patience=0), ValueError, "patience must be 1 epoch or more, got 0"),
         (lambda: ps.callbacks.EarlyStopping(min_delta=-1), ValueError, "min_delta must be 0 or more, got -1"),

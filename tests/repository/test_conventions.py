@@ -254,11 +254,11 @@ def test_signatures_show_names_of_types_as_help_notebooks_and_the_site_print_the
     assert [name for name, one in signatures.items() if re.search(r"numpy\._typing| at 0x|Annotated", str(one))] == []
     adam = str(signatures["psworker.Adam"])
     assert adam.startswith("(learning_rate: float | pswire.specs.schedules.Schedule = 0.001, beta1: float = 0.9, ")
-    assert str(signatures["pswire.specs.initializers.orthogonal"]) == "(gain: float = 1.0, blocks: int = 1)"
+    assert str(signatures["psworker.initializers.orthogonal"]) == "(gain: float = 1.0, blocks: int = 1)"
     assert str(inspect.signature(ops.sum)).startswith("(x: 'TensorLike', /, axis: 'Axis' = None, keepdims: 'bool' = ")
     members = [(f"{module.__name__}.{name}", getattr(module, name)) for module in PUBLIC for name in module.__all__]
     undocumented = [path for path, member in members if (inspect.getdoc(member) or "partial(").startswith("partial(")]
-    assert undocumented == ["pswire.specs.initializers.Initializer"]  # a type
+    assert undocumented == ["psworker.initializers.Initializer"]  # a type
     of_ops = {name: signatures[f"{ops.__name__}.{name}"] for name in ops.__all__}
     assert [name for name, one in of_ops.items() if one.return_annotation in ("Result", Result)] == []
 

@@ -6,7 +6,11 @@ A comment that ignores an error is one itself where there is none (`warn_unused_
 import numpy as np
 
 import psworker as ps
+import psworker.ops
 from psworker import nn, ops
+from psworker.errors import DatasetError
+from psworker.nn import Dense, Sequential
+from psworker.schedules import CosineDecay
 
 x, y = np.ones((8, 2), np.float32), np.ones((8, 1), np.float32)
 W, b = ps.Variable(ops.zeros((2, 1)), name="W"), ps.Variable(ops.zeros((1,)), name="b")
@@ -33,8 +37,21 @@ def descend(rate: float) -> float:
     return value / report.step
 
 
+def by_modules(columns: dict[str, list[float]]) -> ps.Tensor | None:
+    model = Sequential(Dense(2, 1), psworker.ops.relu)
+    with ps.session() as session:
+        ps.Adam(CosineDecay(0.1, 100)).minimize(psworker.ops.mean(model(x)), model)
+        session.pull(model)
+    ps.save("model.safetensors", model)
+    try:
+        return model(ps.Dataset(columns).x)
+    except DatasetError:
+        return None
+
+
 def from_elsewhere(batch: ps.Batch) -> None:
     nn.Linear(2, 1)  # type: ignore[attr-defined]
+    psworker.ops.cross_entropy(x, y)  # type: ignore[attr-defined]
     ops.cross_entropy(x, y)  # type: ignore[attr-defined]
     ps.SGD(0.1)  # type: ignore[attr-defined]
     ps.datasets.MNIST()  # type: ignore[attr-defined]

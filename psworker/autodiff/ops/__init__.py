@@ -43,10 +43,27 @@ from psworker.autodiff.tensor import Tensor, TensorLike
 
 __all__ = ["avg_pool1d", "avg_pool2d", "conv1d", "conv2d", "conv2d_transpose", "einsum", "max_pool1d", "max_pool2d"]
 __all__ += ["precise"]
-_FAMILIES = [activations, comparisons, creation, elementary, indexing, joining, losses, math, matrices, normalization]
-_FAMILIES += [ordering, products, reductions, segments, shapes, systems]
-for _family in _FAMILIES:
-    __all__ += _family.__all__
+__all__ += activations.__all__
+__all__ += comparisons.__all__
+__all__ += creation.__all__
+__all__ += elementary.__all__
+__all__ += indexing.__all__
+__all__ += joining.__all__
+__all__ += losses.__all__
+__all__ += math.__all__
+__all__ += matrices.__all__
+__all__ += normalization.__all__
+__all__ += ordering.__all__
+__all__ += products.__all__
+__all__ += reductions.__all__
+__all__ += segments.__all__
+__all__ += shapes.__all__
+__all__ += systems.__all__
+
+
+for _name in __all__:
+    if not hasattr(globals()[_name], "__wrapped__"):  # as ops have, whose errors have hints
+        globals()[_name] = familiar_names.hint_keywords(globals()[_name])
 
 
 def __dir__() -> list[str]:
@@ -88,16 +105,14 @@ for _name, _operator in _OPERATORS.items():
 _METHODS = {"__neg__": math.negative, "__abs__": math.abs, "__getitem__": indexing.getitem, "reshape": _reshape}
 _METHODS |= {"__lt__": comparisons.less, "__le__": comparisons.less_equal, "__gt__": comparisons.greater}
 _METHODS |= {"__ge__": comparisons.greater_equal, "transpose": _transpose, "astype": _astype, "flatten": shapes.ravel}
-_MODULES = {
-    reductions: "all any cumsum max mean min prod std sum var",
-    shapes: "ravel squeeze swapaxes",
-    ordering: "argmax argmin",
-    math: "clip",
-    products: "dot",
-    comparisons: "round",
-}
-for _module, _names in _MODULES.items():
-    _METHODS |= {_name: getattr(_module, _name) for _name in _names.split()}
+for _name in [
+    *["all", "any", "argmax", "argmin", "clip", "cumsum", "dot", "max", "mean", "min", "prod", "ravel", "round"],
+    *["squeeze", "std", "sum", "swapaxes", "var"],
+]:
+    _METHODS[_name] = globals()[_name]
 for _name, _method in _METHODS.items():
     setattr(Tensor, _name, _method)
 Tensor.T = property(shapes.transpose)  # type: ignore[assignment, method-assign]
+familiar_names.hint_attributes(
+    Tensor, {_name: f"`ops.{_name}`, a function" for _name in __all__ if _name not in familiar_names.TENSOR}
+)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 from psworker.autodiff import Tensor
 from psworker.autodiff.tensor import TensorLike
+from psworker.familiar_names import is_of_torch, shown
 from psworker.model.layers.layer import Layer
 
 
@@ -25,15 +26,16 @@ class Sequential(Layer):
         layers: layers, or functions such as `ops.relu`; TypeError for anything else.
 
     Attributes:
-        layers: those given, as a tuple.
+        layers: those given, as a tuple; `model[0]` is one of them.
     """
 
     def __init__(self, *layers: Callable[..., Any]) -> None:
         for number, layer in enumerate(layers):
-            if not callable(layer) or isinstance(layer, type):
+            if not callable(layer) or isinstance(layer, type) or is_of_torch(layer):
                 raise TypeError(
                     f"Sequential: each argument must be a layer or a function of a tensor, such as nn.Dense(3, 4) or "
-                    f"ops.relu, but argument {number} is {layer!r:.80}"
+                    f"ops.relu, but argument {number} is {shown(layer, 'ops')}"
+                    + (": give its elements, nn.Sequential(*layers)" if isinstance(layer, list | tuple) else "")
                 )
         self.layers = layers
         self._training = [training_parameter(layer) for layer in layers]
@@ -54,6 +56,12 @@ class Sequential(Layer):
 
     def __len__(self) -> int:
         return len(self.layers)
+
+    def __iter__(self) -> Iterator[Callable[..., Any]]:
+        return iter(self.layers)
+
+    def __getitem__(self, number: int) -> Callable[..., Any]:
+        return self.layers[number]
 
     def __repr__(self) -> str:
         names = [

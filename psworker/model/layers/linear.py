@@ -10,6 +10,7 @@ import numpy as np
 from pswire.specs.initializers import Initializer
 from psworker.autodiff import Tensor, ops
 from psworker.autodiff.tensor import TensorLike
+from psworker.familiar_names import shown
 from psworker.model.collection import layer_scope
 from psworker.model.layers.layer import GLOROT_UNIFORM, ZEROS, Layer, as_input, initial_value
 from psworker.model.variables import Variable
@@ -36,7 +37,7 @@ class Linear(Layer):
         if activation is not None and not callable(activation):
             raise TypeError(
                 f"{type(self).__name__}: activation must be a function of a tensor, such as ops.relu, or None, but it "
-                f"is {activation!r}"
+                f"is {shown(activation, 'ops')}"
             )
         self.activation = activation
         with layer_scope(name, kind) as self.name:

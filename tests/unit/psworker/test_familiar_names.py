@@ -2,10 +2,15 @@
 
 import ast
 import copy
+import importlib
 import inspect
 import pickle
+import pydoc
 import re
 import shlex
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -14,9 +19,10 @@ import pytest
 
 import psserver.testing
 import psworker as ps
-from pswire.errors import ConfigurationError
+from pswire.errors import ConfigurationError, DatasetError
 from psworker import familiar_names, nn, ops
 from psworker.familiar_names import ABSENT_KEYWORDS, DATASET, KEYWORDS, MODULES, NAMES, Absent
+from psworker.trainer import History
 from tests.repository.test_docs import GROUPS, anchors, check_click
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -27,13 +33,19 @@ CLASSES = {
     nn.Layer: familiar_names.LAYER,
     ps.Optimizer: familiar_names.OPTIMIZER,
     ps.Session: familiar_names.SESSION,
+    ps.Trainer: familiar_names.TRAINER,
+    History: familiar_names.HISTORY,
 }
 HINTS = {hint for table in (NAMES, ABSENT_KEYWORDS, DATASET, *CLASSES.values()) for hint in table.values()}
 ABSTRACT = ps.Optimizer, ps.CustomOptimizer
 CLASSES_OF_PS = [one for one in map(ps.__getattr__, ps.__all__) if inspect.isclass(one)]
 HINTED = [getattr(nn, name) for name in nn.__all__ if name not in ("Flatten", "Layer")]
 HINTED += [one for one in CLASSES_OF_PS if issubclass(one, ps.Optimizer) and one not in ABSTRACT]
-HINTED += [ps.LBFGS, ps.OWLQN, ps.ConjugateGradient, ps.Variable, ps.session]
+HINTED += [ps.LBFGS, ps.OWLQN, ps.ConjugateGradient, ps.Variable, ps.session, ps.Trainer, ps.Trainer.fit]
+HINTED += [ps.Session.batches, ps.Dataset]
+HINTED += [ps.callbacks.EarlyStopping, ps.callbacks.BestModel, ps.Dataset.split]
+HINTED += [getattr(ps.schedules, name) for name in ps.schedules.__all__ if name != "Schedule"]
+HINTED += [ops.sum, ops.softmax, ops.one_hot, ops.concatenate, ops.maximum, ops.clip, ops.softmax_cross_entropy]
 
 
 @pytest.fixture
@@ -82,12 +94,13 @@ def test_what_a_hint_names_exists_and_takes_these_arguments(named, tmp_path):
 
 
 def test_public_modules_answer_familiar_names_with_ours():
-    assert set(ANSWERING) >= {"ps", "nn", "ops", "data", "datasets", "metrics"}
+    assert set(ANSWERING) == {*PUBLIC} - {"errors"}
     for label in ANSWERING:
         for name in NAMES.keys() - set(vars(PUBLIC[label])):
             with pytest.raises(AttributeError) as raised:
                 getattr(PUBLIC[label], name)
-            assert NAMES[name] in str(raised.value)
+            assert NAMES.get(f"{label}.{name}", NAMES[name]) in str(raised.value)
+    assert "`ps.metrics.mean_absolute_error(" in NAMES["metrics.mae"]
     assert NAMES.keys() & {*ps.__all__, *nn.__all__, *ops.__all__} == set(), "remove these hints"
 
 
@@ -123,10 +136,52 @@ def test_an_import_of_a_familiar_name_says_ours_too_and_modules_inside_are_found
         assert not hasattr(nn, private)
 
 
+@pytest.mark.slow
+def test_public_modules_are_imported_by_their_names_too():
+    program = """for name in {MODULES}:
+        exec(f"import psworker.{{name}} as a; from psworker import {{name}} as b; from psworker.{{name}} import *")
+        exec("import psworker, sys; assert a is b is getattr(psworker, name) is sys.modules[f'psworker.{{name}}']")"""
+    subprocess.run([sys.executable, "-c", program.format(MODULES=MODULES)], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("path", "ours"),
+    [
+        ("psworker.optim", NAMES["optim"]),
+        ("psworker.layers", NAMES["layers"]),
+        ("psworker.nn.functional", NAMES["functional"]),
+        ("psworker.optim.lr_scheduler", NAMES["optim"]),
+        ("psworker.dataset", "; did you mean ps.Dataset?"),
+        ("psworker.Adam", "; did you mean ps.Adam?"),
+        ("paramserver", "use `import psworker as ps`"),
+    ],
+)
+def test_an_import_of_a_module_by_a_familiar_name_says_ours(path, ours):
+    with pytest.raises(ModuleNotFoundError, match=re.escape(ours)) as raised:
+        importlib.import_module(path)
+    assert path.startswith(raised.value.name)
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'psworker\.qwertyuiop'$"):
+        importlib.import_module("psworker.qwertyuiop")
+    assert importlib.util.find_spec("psworker.qwertyuiop") is None
+
+
+def test_methods_that_numpy_or_torch_have_are_ops_here():
+    x = ps.Tensor([1.0, 2.0])
+    for name in ops.__all__:
+        if not hasattr(np.ndarray, name) and name not in familiar_names.TENSOR:
+            with pytest.raises(AttributeError, match=f"^Tensor has no attribute '{name}': use `ops.{name}`, a"):
+                getattr(x, name)
+
+
 def test_objects_answer_familiar_names_and_none_of_their_own_takes_longer_or_is_hidden():
-    objects = ps.Tensor([1.0, 2.0]), ps.Variable([1.0]), nn.Sequential(), ps.Adam(), ps.session()
+    objects = ps.Tensor([1.0, 2.0]), ps.Variable([1.0]), nn.Sequential(), ps.Adam(), ps.session(), History()
+    objects += (ps.Trainer(nn.Sequential(), ops.hinge_loss, ps.Adam()),)
     for kind, hints in CLASSES.items():
-        assert not any("__getattr__" in vars(base) or "__getattribute__" in vars(base) for base in kind.__mro__[:-1])
+        assert not any(
+            "__getattr__" in vars(base) or "__getattribute__" in vars(base)
+            for base in kind.__mro__
+            if base not in (list, object)
+        )
         assert [name for name in hints if not isinstance(vars(kind)[name], Absent)] == [], "remove these hints"
         for one in [one for one in objects if isinstance(one, kind)]:
             assert hints.keys().isdisjoint(dir(one))
@@ -196,6 +251,56 @@ def test_a_batch_lists_its_columns():
         with pytest.raises(AttributeError) as raised:
             getattr(ps.Dataset({"x": [1]}), name)
         assert hint in str(raised.value)
+    with pytest.raises(AttributeError, match=r"^Dataset has no attribute 'from_csv': use `ps\.Dataset\("):
+        ps.Dataset.from_csv("cars.csv")
+    assert ps.Dataset({"sample": [1, 2]}).sample.tolist() == [1, 2], "a column is found before a hint"
+    assert "sample" not in dir(batch)
+    for table in (batch, ps.Dataset({"image": [1]})):
+        with pytest.raises(AttributeError, match="is read-only, 'image' is not set"):
+            table.image = [2]
+    with pytest.raises(DatasetError, match=r"has no column 0; columns have names, such as batch\.image,"):
+        _image, _label = batch
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: nn.Dense(64, activation=ops.relu), r"^Dense: missing .* 'units'; .* first, Dense\(inputs, units\); "),
+        (lambda: nn.Dense(6, 64, ops.relu), "too many positional arguments; by name are given activation, bias,"),
+        (lambda: nn.Dense(6, 64, activation="relu"), r"is 'relu'; did you mean ops\.relu\?$"),
+        (lambda: nn.Sequential([ops.relu]), r"argument 0 is \[<.*: give its elements, nn\.Sequential\(\*layers\)$"),
+        (lambda: nn.Sequential(ops.relu, "tanh"), r"argument 1 is 'tanh'; did you mean ops\.tanh\?$"),
+        (lambda: ps.session().batches({"x": [1]}, 1, [2]), r"are integers, got \[2\]; labels are a column of the data"),
+        (lambda: ps.Adam(nn.Dense(2, 1).variables), r"^Adam: learning_rate comes first.*minimize\(loss, variables\)$"),
+        (lambda: ps.save(nn.Dense(2, 1), "x"), r"the path first, save\('model.safetensors', variables\), got Dense"),
+        (lambda: ps.Adam().minimize(lambda: 1.0), "but this one is function: call it, and give its result$"),
+        (lambda: ps.Trainer(nn.Dense(2, 1), "mse", ps.Adam()), r"got 'mse': use `ops\.mean_squared_error\("),
+        (lambda: ps.Trainer(nn.Dense(2, 1), ops.square, "adam"), r"got 'adam'; did you mean ps\.Adam\?$"),
+        (lambda: ps.Trainer(len, ops.square, ps.Adam(), metrics="mae"), r"'mae': use `ps\.metrics\.mean_absolute_err"),
+        (lambda: ps.Dataset([[1.0]], [1]), r"^Dataset: name the columns, ps\.Dataset\(\{.x.: x, .y.: y\}\); its "),
+        (lambda: ps.Dataset({"x": [1, 2]}).split([0.8, 0.2]), r"^split takes the fraction .*, got \[0\.8, 0\.2\]$"),
+    ],
+)  # fmt: skip
+def test_calls_in_the_manner_of_others_say_how_it_is_done_here(call, message):
+    with ps.collection(), pytest.raises(TypeError, match=message):
+        call()
+
+
+def test_values_of_an_optimizer_are_not_set():
+    optimizer = ps.Adam(0.1)
+    with pytest.raises(FrozenInstanceError, match=r"session\.set_hyperparameters\(optimizer, learning_rate=0\.2\)$"):
+        optimizer.learning_rate = 0.2
+    assert optimizer == ps.Adam(0.1) == replace(ps.Adam(), learning_rate=0.1)
+
+
+def test_models_and_losses_of_torch_are_told_from_ours():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match=r"argument 0 is torch\.Linear: a program of PyTorch .*docs/pytorch\.md"):
+        nn.Sequential(torch.nn.Linear(6, 8), ops.relu)
+    with pytest.raises(TypeError, match=r"model must be .*, got torch\.Linear: a program of PyTorch"):
+        ps.Trainer(torch.nn.Linear(6, 8), ops.square, ps.Adam())
+    with pytest.raises(TypeError, match=r"this one is torch\.Tensor: a program of PyTorch"):
+        ps.Adam().minimize(torch.ones(1))
 
 
 def test_arguments_with_familiar_names_get_ours():
@@ -213,8 +318,12 @@ def test_arguments_with_familiar_names_get_ours():
             assert said.get(name, "") in message
             answered.add(name)
     assert answered == {*KEYWORDS, *ABSENT_KEYWORDS, "nothing"}
+    assert "Annotated" not in pydoc.render_doc(ps.Adam)
     assert str(inspect.signature(nn.Flatten)) == str(inspect.signature(nn.Layer)) == "()"
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'learning_rate'"):
+    with pytest.raises(
+        TypeError,
+        match=r"^GradientDescent: missing .* 'learning_rate'; its arguments are learning_rate$",
+    ):
         ps.GradientDescent()
 
 

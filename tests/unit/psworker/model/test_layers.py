@@ -113,7 +113,7 @@ def test_sequential_applies_layers_and_functions_in_order():
     model = nn.Sequential(nn.Flatten(), hidden, ops.relu, out)
     np.testing.assert_array_equal(model(x).value, out(ops.relu(hidden(x.reshape(4, 6)))).value)
     assert repr(model) == "Sequential(Flatten(), Dense('dense': 6 -> 5), relu, Dense('dense_1': 5 -> 2))"
-    assert (len(model), model.layers[1]) == (4, hidden)
+    assert (len(model), model.layers[1], model[-1], list(model)) == (4, hidden, out, list(model.layers))
     assert nn.Sequential()(x) is x
 
 

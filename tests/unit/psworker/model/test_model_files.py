@@ -92,6 +92,14 @@ def test_some_variables_are_saved_and_the_last_values_after_a_session(path):
     same(load_file(path), {"W": np.float64([3, 4])})
     ps.save(path, iter([b, b]))
     same(load_file(path), {"b": np.float64([1])})
+    ps.save(path, nn.Sequential(layer := nn.Dense(1, 1)))
+    same(load_file(path), {"dense/kernel": layer.kernel.value, "dense/bias": layer.bias.value})
+
+
+def test_a_file_of_another_format_says_where_it_is_converted(tmp_path):
+    (tmp_path / "model.pt").write_bytes(b"PK" + bytes(100))
+    with pytest.raises(ModelFileError, match=r"converted before: docs/models\.md#files-of-pytorch-jax-and-others$"):
+        ps.load(tmp_path / "model.pt")
 
 
 def test_strict_names_both_sides_and_otherwise_both_are_returned_and_the_rest_is_loaded(path):
