@@ -17,10 +17,11 @@ from psworker.sessions.opening import session as session
 from psworker.torch.distributed_optimizer import DistributedOptimizer as DistributedOptimizer
 from psworker.torch.distributed_optimizer import distribute as distribute
 from psworker.torch.embedding import Embedding as Embedding
+from psworker.torch.layer_variables import layer_variables as layer_variables
 from psworker.torch.loader import loader as loader
 from psworker.torch.losses import note_loss as note_loss
 
-__all__ = ["DistributedOptimizer", "Embedding", "distribute", "loader", "note_loss", "session"]
+__all__ = ["DistributedOptimizer", "Embedding", "distribute", "layer_variables", "loader", "note_loss", "session"]
 
 
 def __dir__() -> list[str]:

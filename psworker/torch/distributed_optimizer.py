@@ -11,13 +11,19 @@ from pswire.errors import ConfigurationError
 from psworker.model.collection import context, variable_scope
 from psworker.sessions.session import session_here
 from psworker.torch.embedding import embeddings
+from psworker.torch.layer_variables import Named, Place, places
 from psworker.torch.losses import note_backward, take_loss
 from psworker.torch.parameters import receive, set_all, shared_buffers, shared_tensors
-from psworker.torch.update_rules import penalty, update_rule
+from psworker.torch.update_rules import Rule, penalty, update_rule
 
 
 def distribute(
-    optimizer: torch.optim.Optimizer, model: torch.nn.Module, name: str | None = None
+    optimizer: torch.optim.Optimizer,
+    model: torch.nn.Module,
+    name: str | None = None,
+    *,
+    variables: Mapping[str, Named] | None = None,
+    rule: Rule | None = None,
 ) -> "DistributedOptimizer":
     """The optimizer in the open session: its arithmetic moves to the servers, with its state.
 
@@ -27,38 +33,56 @@ def distribute(
     the servers have already get their values, in the parameters' own memory. Frozen parameters are not trained.
     Buffers, such as running means, stay each worker's own; `save_buffers` sends the present worker's to the servers.
 
-    Programs with several models give each a `name`, which comes before those of its variables: `generator/0.weight`.
-
     Hyperparameters that change later, as by a learning rate scheduler, are sent by the chief with its next step. With
     local steps the optimizer may be any: it runs in this worker, and the servers get the difference of a round.
 
+    Args:
+        optimizer: its groups have the parameters that are trained.
+        model: the module that has them all.
+        name: in programs with several models, of this one; it comes before those of its variables, as in
+            `generator/0.weight`.
+        variables: names of variables by parameter, with axes if their order differs, for jobs with workers of other
+            libraries: `{"fc.weight": ("fc/kernel", (1, 0))}`, or `pst.layer_variables(model)`. Others keep their names.
+        rule: makes the servers' optimizer of a parameter group, such as one of your own (`psworker.CustomOptimizer`):
+            `lambda group: Lion(group["lr"])`. It gets the gradients without weight decay. By default that of the
+            optimizer's class.
+
     Raises:
         ConfigurationError: no session is open; the servers have no such rule; a parameter is not the model's.
+        TypeError: `rule` makes no optimizer of the servers.
     """
-    return DistributedOptimizer(optimizer, model, name)
+    return DistributedOptimizer(optimizer, model, name, variables, rule)
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
     """An optimizer whose `step` pushes the gradients. Made by `distribute`; parameter groups are those of `inner`."""
 
-    def __init__(self, inner: torch.optim.Optimizer, model: torch.nn.Module, name: str | None = None) -> None:
+    def __init__(
+        self,
+        inner: torch.optim.Optimizer,
+        model: torch.nn.Module,
+        name: str | None = None,
+        variables: Mapping[str, Named] | None = None,
+        rule: Rule | None = None,
+    ) -> None:
         self.inner = inner
         super().__init__(inner.param_groups, inner.defaults)  # the same groups, for schedulers
         self._session = session_here("distribute the optimizer inside `with pst.session():`")
-        self._sent = [update_rule(inner, group) for group in self.param_groups if not self._runs_here]
-        names = _names(self.param_groups, model)
-        _check_free(model, f"{name}/" if name else "")
+        self._rule = rule
+        self._sent = [update_rule(inner, group, rule) for group in self.param_groups if not self._runs_here]
+        names, shared = _names(self.param_groups, model), places(model, variables or {})
+        _check_free(shared.values(), f"{name}/" if name else "")
         with variable_scope(name) if name else nullcontext():
-            self._tensors, self._buffers = shared_tensors(model), shared_buffers(model)
-            self._tables = [(one, one.make_table(label)) for label, one in embeddings(model).items()]
+            self._tensors, self._buffers = shared_tensors(model, shared), shared_buffers(model, shared)
+            self._tables = [(one, one.make_table(shared[label].name)) for label, one in embeddings(model).items()]
         self._groups = [[self._tensors[label] for label in group] for group in names]
         self._by_name = {one.variable.name: one for one in self._tensors.values()}
         set_all([*self._tensors.values(), *self._buffers.values()])
         #: By variable, the rules that the first push has declared, with the hyperparameters of that moment.
         self._declared: dict[str, optimizers.OptimizerSpec] = {}
         tensors = *self._tensors.values(), *self._buffers.values()
-        variables = [*[one.variable for one in tensors], *[table for _, table in self._tables]]
-        self._session.mirror(variables, lambda values: receive(self._by_name, values))
+        mirrored = [*[one.variable for one in tensors], *[table for _, table in self._tables]]
+        self._session.mirror(mirrored, lambda values: receive(self._by_name, values))
         note_backward()
         take_loss()
 
@@ -110,7 +134,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 self._declared |= {one.variable.name: spec for one in tensors}
         pairs: list[Any] = []
         for group, tensors in zip(self.param_groups, self._groups, strict=True):
-            factor, negative = penalty(self.inner, group), bool(group.get("maximize"))
+            factor, negative = penalty(self.inner, group, self._rule), bool(group.get("maximize"))
             for one in tensors:
                 gradient = one.gradient(factor, negative=negative)
                 if gradient is not None:
@@ -128,7 +152,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _tune(self) -> None:
         """Sends hyperparameters that have changed since the last step."""
         for number, (group, tensors) in enumerate(zip(self.param_groups, self._groups, strict=True)):
-            spec, before = update_rule(self.inner, group), self._sent[number]
+            spec, before = update_rule(self.inner, group, self._rule), self._sent[number]
             if spec == before:
                 continue
             self._sent[number] = spec
@@ -154,8 +178,8 @@ def _names(groups: Iterable[Mapping[str, Any]], model: torch.nn.Module) -> list[
     return [[known[id(one)] for one in group["params"]] for group in groups]
 
 
-def _check_free(model: torch.nn.Module, scope: str) -> None:
-    taken = [name for name in model.state_dict() if scope + name in context.collection.variables]
+def _check_free(places: Iterable[Place], scope: str) -> None:
+    taken = [one.name for one in places if scope + one.name in context.collection.variables]
     if taken:
         raise ConfigurationError(
             f"the open session has a variable {scope + taken[0]!r} already: give each of several models a name, as in "

@@ -1,6 +1,7 @@
 """Parameters of a PyTorch model, and the variables that servers hold for them.
 
-A variable has the name of its parameter in `model.state_dict()`. It is float32 for a parameter of float16 or bfloat16,
+A variable has the name of its parameter in `model.state_dict()`, or another one, with axes in another order
+(`psworker.torch.layer_variables`). It is float32 for a parameter of float16 or bfloat16,
 so that small updates are not rounded away. The servers' values are written into the parameter's own memory.
 """
 
@@ -12,6 +13,7 @@ import torch
 from pswire.errors import ConfigurationError
 from pswire.tensors.values import Array, IndexedSlices
 from psworker.model.variables import Variable
+from psworker.torch.layer_variables import Place
 from psworker.versions import VersionedArray
 
 #: The dtypes of parameters that numpy computes with as they are.
@@ -21,10 +23,12 @@ _DIRECT = {torch.float32, torch.float64}
 class SharedTensor:
     """A parameter or buffer of a model, and its variable."""
 
-    def __init__(self, name: str, tensor: torch.Tensor, *, trainable: bool) -> None:
+    def __init__(self, place: Place, tensor: torch.Tensor, *, trainable: bool) -> None:
         self.tensor = tensor
+        self._axes = place.axes
         self._host: torch.Tensor | None = None  # of a tensor on another device: page-locked memory for its transfers
-        self.variable = Variable(self._as_array(tensor), name=name, trainable=trainable and tensor.is_floating_point())
+        trainable = trainable and tensor.is_floating_point()
+        self.variable = Variable(self.present(), name=place.name, trainable=trainable)
 
     def gradient(self, penalty: float, *, negative: bool) -> Array | IndexedSlices | None:
         """The gradient, plus `penalty` times the parameter; `negative` for a loss that is maximized."""
@@ -35,19 +39,19 @@ class SharedTensor:
             gradient = -gradient
         if penalty:
             gradient = gradient.add(self.tensor.detach(), alpha=penalty)
-        if gradient.is_sparse:
+        if gradient.is_sparse and not self._axes:
             gradient = gradient.coalesce()
             indices = gradient.indices()[0].cpu().numpy()
             return IndexedSlices(self._as_array(gradient.values()), indices, tuple(self.tensor.shape))
-        return self._as_array(gradient)
+        return self._as_array(self._ordered(gradient.to_dense()))
 
     def present(self) -> Array:
         """The tensor's elements, in its own memory if that is possible."""
-        return self._as_array(self.tensor)
+        return self._as_array(self._ordered(self.tensor))
 
     def set(self, value: Array) -> None:
         """Writes a value into the tensor's memory."""
-        tensor = self.tensor.detach()
+        tensor = self._ordered(self.tensor.detach())
         if tensor.device.type == "cpu" and tensor.dtype in _DIRECT:
             np.copyto(tensor.numpy(), value)
         elif tensor.device.type == "cpu":
@@ -57,13 +61,17 @@ class SharedTensor:
             np.copyto(host.numpy(), value)
             tensor.copy_(host)
 
+    def _ordered(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The same memory with the axes of the variable."""
+        return tensor.permute(self._axes) if self._axes else tensor
+
     def _as_array(self, tensor: torch.Tensor) -> Array:
         tensor = tensor.detach()
         if tensor.is_floating_point() and tensor.dtype not in _DIRECT:
             tensor = tensor.float()
         if tensor.device.type == "cpu":
             return tensor.numpy()
-        if tensor.shape != self.tensor.shape:  # rows of a sparse gradient
+        if tensor.numel() != self.tensor.numel():  # rows of a sparse gradient
             return tensor.cpu().numpy()
         host = self._pinned(tensor.dtype)
         host.copy_(tensor)
@@ -72,11 +80,11 @@ class SharedTensor:
     def _pinned(self, dtype: torch.dtype) -> torch.Tensor:
         if self._host is None:
             pin = torch.accelerator.is_available()
-            self._host = torch.empty(self.tensor.shape, dtype=dtype, pin_memory=pin)
+            self._host = torch.empty(self._ordered(self.tensor).shape, dtype=dtype, pin_memory=pin)
         return self._host
 
 
-def shared_tensors(model: torch.nn.Module) -> dict[str, SharedTensor]:
+def shared_tensors(model: torch.nn.Module, places: Mapping[str, Place]) -> dict[str, SharedTensor]:
     """The parameters of a model by name, each once, also if it is used in several places.
 
     Raises `ConfigurationError` for complex numbers, and for a parameter without values.
@@ -87,18 +95,17 @@ def shared_tensors(model: torch.nn.Module) -> dict[str, SharedTensor]:
         if parameter.is_meta:
             raise ConfigurationError(f"{name!r} has no values (device meta): give it some first, by model.to_empty")
     return {
-        name: SharedTensor(name, parameter, trainable=parameter.requires_grad)
+        name: SharedTensor(places[name], parameter, trainable=parameter.requires_grad)
         for name, parameter in model.named_parameters()
     }
 
 
-def shared_buffers(model: torch.nn.Module) -> dict[str, SharedTensor]:
+def shared_buffers(model: torch.nn.Module, places: Mapping[str, Place]) -> dict[str, SharedTensor]:
     """The persistent buffers of a model by name, such as running means."""
-    persistent = model.state_dict().keys()
     return {
-        name: SharedTensor(name, buffer, trainable=False)
+        name: SharedTensor(places[name], buffer, trainable=False)
         for name, buffer in model.named_buffers()
-        if name in persistent
+        if name in places
     }
 
 

@@ -15,6 +15,9 @@ from pswire.errors import ConfigurationError
 #: The options of a parameter group.
 Group: TypeAlias = Mapping[str, Any]
 
+#: Makes the servers' optimizer of a parameter group, with its present hyperparameters.
+Rule: TypeAlias = Callable[[Group], optimizers.OptimizerSpec]
+
 _HERE = "run the optimizer in the workers, by pst.session(local_steps=50) or psworker local --local-steps 50"
 
 
@@ -51,7 +54,7 @@ def _rmsprop(group: Group) -> optimizers.OptimizerSpec:
     return optimizers.RMSProp(rate, decay, momentum, epsilon, bool(group["centered"]))
 
 
-_RULES: dict[type[torch.optim.Optimizer], Callable[[Group], optimizers.OptimizerSpec]] = {
+_RULES: dict[type[torch.optim.Optimizer], Rule] = {
     torch.optim.SGD: _sgd,
     torch.optim.Adam: _adam,
     torch.optim.AdamW: _adamw,
@@ -60,24 +63,35 @@ _RULES: dict[type[torch.optim.Optimizer], Callable[[Group], optimizers.Optimizer
 }
 
 
-def update_rule(optimizer: torch.optim.Optimizer, group: Group) -> optimizers.OptimizerSpec:
-    """The servers' optimizer for a group, with its present hyperparameters.
+def update_rule(optimizer: torch.optim.Optimizer, group: Group, given: Rule | None) -> optimizers.OptimizerSpec:
+    """The servers' optimizer for a group, with its present hyperparameters, by the `given` rule if there is one.
 
-    Raises `ConfigurationError` for an optimizer, or an option of one, that the servers do not have.
+    Raises `ConfigurationError` for an optimizer, or an option of one, that the servers do not have; `TypeError` if the
+    given rule makes something else.
     """
+    if given is not None:
+        spec = given(group)
+        if not isinstance(spec, optimizers.OptimizerSpec):
+            raise TypeError(
+                f"rule makes an optimizer of psworker of a parameter group, such as ps.Lamb(0.01), got {spec!r}"
+            )
+        return spec
     rule = _RULES.get(type(optimizer))
     if rule is None:
         known = ", ".join(sorted(kind.__name__ for kind in _RULES))
         raise ConfigurationError(
             f"the servers have no update rule for {type(optimizer).__name__}, only for torch.optim's {known}: use one "
-            f"of them, or {_HERE}"
+            f"of them, give a rule (rule=lambda group: ps.Lamb(group['lr'])), or {_HERE}"
         )
     return rule(group)
 
 
-def penalty(optimizer: torch.optim.Optimizer, group: Group) -> float:
-    """The factor of the weights that is added to their gradient: L2 regularization, which AdamW does not have."""
-    decoupled = isinstance(optimizer, torch.optim.AdamW) or group.get("decoupled_weight_decay")
+def penalty(optimizer: torch.optim.Optimizer, group: Group, given: Rule | None) -> float:
+    """The factor of the weights that is added to their gradient: L2 regularization.
+
+    AdamW does not have it, and a given rule does with the group's weight decay what it likes.
+    """
+    decoupled = given or isinstance(optimizer, torch.optim.AdamW) or group.get("decoupled_weight_decay")
     return 0.0 if decoupled else float(group["weight_decay"])
 
 

@@ -1,13 +1,11 @@
 """The worker in JavaScript of examples/node: alone over connections that are cut, and beside a worker in Python."""
 
-import asyncio
 import json
 import os
 import re
 import shutil
 import signal
 import subprocess
-import threading
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from pswire.security.token_files import Role
 from pswire.specs.consistency import Bounded
 from psworker.data.epoch_order import epoch_order
 from tests.support.commands import BOUND, wait_until
+from tests.support.cutting_proxy import CuttingProxy
 from tests.support.servers import Certificates, Client, token_credentials
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,65 +62,6 @@ def ended(process):
     return out.splitlines(), err.splitlines()
 
 
-class CuttingProxy:
-    """A TCP proxy, in a thread, that cuts a connection within the answer in which these bytes of the server fall."""
-
-    def __init__(self, target, after):
-        self._target, self._after, self._passed = target.rpartition(":")[::2], list(after), 0
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-
-    def __enter__(self):
-        self._thread.start()
-        self._server = asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
-        return "{}:{}".format(*self._server.sockets[0].getsockname())
-
-    def __exit__(self, *_):
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    async def _open(self):
-        return await asyncio.start_server(self._connected, "127.0.0.1", 0)
-
-    async def _close(self):
-        self._server.close()
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _connected(self, reader, writer):
-        far_reader, far_writer = await asyncio.open_connection(*self._target)
-        await asyncio.gather(self._to_server(reader, far_writer), self._to_worker(far_reader, writer))
-
-    async def _to_server(self, reader, writer):
-        try:
-            while data := await reader.read(1 << 16):
-                writer.write(data)
-                await writer.drain()
-        except OSError:
-            pass
-        finally:
-            writer.close()
-
-    async def _to_worker(self, reader, writer):
-        try:
-            while data := await reader.read(1 << 16):
-                self._passed += len(data)
-                if self._after and self._passed > self._after[0]:
-                    writer.write(data[: len(data) // 2])
-                    self._after.pop(0)
-                    return
-                writer.write(data)
-                await writer.drain()
-        except OSError:
-            pass
-        finally:
-            writer.close()
-
-
 def costs(lines):
     found = [re.fullmatch(r"epoch +1: mean cost ([0-9.]+) over 55,?000 examples", line) for line in lines]
     return [float(one[1]) for one in found if one]
@@ -134,10 +74,10 @@ def test_it_retries_with_the_same_sequence_number_after_cuts_over_tls_with_a_tok
     certificates = Certificates(folder / "certificates")
     tokens, credentials = token_credentials(folder)
     config = ServerConfig(token_file=tokens, **certificates.server)
-    with ServerThread(config) as server, CuttingProxy(server.address, cuts) as address:
+    with ServerThread(config) as server, CuttingProxy(server.address, cuts) as proxy:
         ca, token = certificates.folder / "ca.crt", credentials[Role.WORKER].token_file
         secure = "--tls-ca", str(ca), "--token-file", str(token)
-        with node(packages, commands, "--servers", address, *secure) as worker:
+        with node(packages, commands, "--servers", proxy.address, *secure) as worker:
             out, err = ended(worker)
         observer = certificates.client(token_file=credentials[Role.OBSERVER].token_file)
         status = Client(server.address, observer).status()

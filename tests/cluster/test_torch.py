@@ -6,8 +6,11 @@ import signal
 
 import pytest
 
-from tests.cluster.test_examples import EXAMPLES
+from psserver.config import ServerConfig
+from psserver.rpc.server import ServerThread
+from tests.cluster.test_examples import EXAMPLES, alone, search
 from tests.support.commands import free_address
+from tests.support.cutting_proxy import CuttingProxy
 
 pytestmark = pytest.mark.slow
 
@@ -129,3 +132,29 @@ def test_the_examples_of_each_job_are_trained_once_by_two_workers(commands):
     for job in (0, 1):
         found = [int(line.rsplit(" ", 1)[1]) for line in out if f"trained {job} " in line]
         assert sorted(found) == list(range(400))
+
+
+def test_only_rows_of_the_batch_travel_of_a_table_of_a_million(commands):
+    program = str(EXAMPLES / "pytorch" / "recommender.py")
+    with ServerThread(ServerConfig()) as server, CuttingProxy(server.address) as proxy:
+        run = "psworker", "run", "--servers", proxy.address, "--no-shared-memory", "--threads", "1"
+        code, out, err = commands.run(*run, program, "--epochs", "1")
+    assert code == 0, err
+    [(wrong,)] = search(r"held-out votes that are wrong ([0-9.]+)%", out)
+    assert float(wrong) < 12  # 30 by the means of roll calls
+    [(steps, rows)] = search(r"^(\d+) steps of this worker, with (\d+) of 1,000,000 rows each$", out)
+    needed = int(steps) * int(rows) * 5 * 4  # bytes of the rows; their numbers travel too, to look them up and to push
+    for passed in (proxy.to_server, proxy.to_worker):
+        assert needed < passed < 3 * needed
+    assert int(rows) < 500
+
+
+def test_the_transformer_learns_more_than_the_frequencies_of_characters(commands):
+    size = "--length", "20", "--width", "32", "--blocks", "1"
+    form = *size, "--steps", "60", "--report", "30", "--learning-rate", "0.01"
+    *reports, text = alone(commands, "pytorch/char_transformer.py", *form, "--start", "Bananas ", "--write", "40")
+    bits = [float(one) for (one,) in search(r"([0-9.]+) bits", reports)]
+    assert len(bits) == 3
+    assert bits[-1] == min(bits) < 4.4  # 4.71 by frequency
+    assert text.startswith("Bananas ")
+    assert len(text) == 40

@@ -4,6 +4,7 @@ Skipped without PyTorch, an extra: `pip install 'paramserver[torch]'`.
 """
 
 import io
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +12,8 @@ import pytest
 
 import psworker as ps
 from pswire.errors import ConfigurationError, DatasetError, NotFinite
+from psworker import nn as layers
+from psworker import ops
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pst = pytest.importorskip("psworker.torch")
@@ -251,6 +254,120 @@ def test_any_optimizer_runs_in_the_worker_with_local_steps(open_session):
         train(model, pst.distribute(Sign(model.parameters()), model), 20)
         assert session.global_step == 4
     assert_equal(model, expected)
+
+
+@dataclass(frozen=True)
+class SignedDescent(ps.CustomOptimizer):
+    """Descent by signs of averages, with decay of the weights: of the kind of Lion. Slot: `average`."""
+
+    slots = ("average",)
+    learning_rate: float = 0.01
+    decay: float = 0.0
+
+    def update(self, value, gradient, slots, step):
+        average = 0.9 * slots["average"] + 0.1 * gradient
+        return value - step.learning_rate * (np.sign(average) + self.decay * value), {"average": average}
+
+
+class SignedDescentOfTorch(torch.optim.Optimizer):
+    """The same in PyTorch."""
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for one in group["params"]:
+                average = self.state[one].setdefault("average", torch.zeros_like(one))
+                average.lerp_(one.grad, 0.1)
+                one -= group["lr"] * (average.sign() + group["weight_decay"] * one)
+
+
+def test_a_rule_of_ones_own_is_applied_by_the_servers_with_the_hyperparameters_of_groups_and_schedulers(open_session):
+    def groups(model):
+        decayed = [
+            {"params": model[0].parameters(), "weight_decay": 0.5},
+            {"params": model[3].parameters(), "lr": 2e-3},
+        ]
+        return SignedDescentOfTorch(decayed, {"lr": 1e-3, "weight_decay": 0.0})
+
+    schedule = lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.5)
+    expected, model = network(), network()
+    train(expected, groups(expected), 40, schedule=schedule)
+    with open_session("w0") as session:
+        rule = lambda group: SignedDescent(group["lr"], group["weight_decay"])
+        optimizer = pst.distribute(groups(model), model, rule=rule)
+        train(model, optimizer, 40, schedule=schedule)
+        assert session.slot(optimizer._tensors["0.weight"].variable, "average").any()
+        with pytest.raises(TypeError, match=r"such as ps\.Lamb\(0\.01\), got 0\.1"):
+            pst.distribute(groups(model), model, "second", rule=lambda group: 0.1)
+    assert_equal(model, expected, 1e-5)
+
+
+class Reader(nn.Module):
+    """Each layer that this package has too."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.conv1, self.conv2 = nn.Embedding(9, 6), nn.Conv1d(6, 4, 3, padding=1), nn.Conv2d(1, 2, 3)
+        self.up, self.norm = nn.ConvTranspose2d(2, 3, (2, 3), bias=False), nn.LayerNorm(36)
+        self.average, self.out = nn.BatchNorm1d(36), nn.Sequential(nn.Linear(36, 36), nn.Linear(36, 2))
+
+    def forward(self, ids):
+        x = self.conv1(self.words(ids).permute(0, 2, 1)).permute(0, 2, 1)  # batch, length, channels
+        x = self.up(self.conv2(x[:, None])).permute(0, 2, 3, 1).flatten(1)
+        return self.out(self.average(self.norm(x)))
+
+
+def test_a_model_of_pytorch_and_one_of_layers_have_the_same_variables(open_session):
+    ids = np.random.default_rng(3).integers(0, 9, (5, 4))
+
+    def program():
+        words, conv1 = layers.Embedding(9, 6, name="words"), layers.Conv1D(6, 4, 3, name="conv1")
+        conv2 = layers.Conv2D(1, 2, 3, padding="VALID", name="conv2")
+        up = layers.Conv2DTranspose(2, 3, (2, 3), bias=False, padding="VALID", name="up")
+        norm, average = layers.LayerNorm(36, name="norm"), layers.BatchNorm(36, epsilon=1e-5, name="average")
+        with ps.variable_scope("out"):
+            out = layers.Sequential(layers.Dense(36, 36, name="0"), layers.Dense(36, 2, name="1"))
+
+        def logits():
+            x = up(conv2(ops.reshape(conv1(words(ids)), (-1, 4, 4, 1))))
+            return out(average(norm(ops.reshape(x, (-1, 36))), training=False))
+
+        return logits
+
+    with open_session("w0") as session:
+        ours, random = program(), np.random.default_rng(4)
+        for one in ps.global_variables():
+            one.assign(one.value + random.uniform(0.05, 0.1, one.shape))
+        trained = ps.trainable_variables()
+        found = ps.gradients(ops.mean(ops.square(ours())), trained)
+        dense = [part + np.zeros(part.shape, np.float32) for part in found]  # that of an embedding is of rows
+        expected = {one.name: one.value - 0.1 * part for one, part in zip(trained, dense, strict=True)}
+        with ps.collection(), open_session("w1"):
+            model = Reader().eval()
+            sgd = torch.optim.SGD(model.parameters(), 0.1)
+            optimizer = pst.distribute(sgd, model, variables=pst.layer_variables(model))
+            assert {one.name for one in ps.trainable_variables()} == expected.keys()
+            result = model(torch.tensor(ids))
+            np.testing.assert_allclose(result.detach(), ours().value, rtol=1e-4, atol=1e-5)
+            result.square().mean().backward()
+            optimizer.step()
+            session.pull()
+            np.testing.assert_allclose(model(torch.tensor(ids)).detach(), ours().value, rtol=1e-4, atol=1e-5)
+        for one in trained:
+            np.testing.assert_allclose(one.value, expected[one.name], rtol=1e-4, atol=1e-6, err_msg=one.name)
+
+
+def test_variables_that_a_model_does_not_have_are_refused(open_session):
+    model, sgd = nn.Linear(2, 3), lambda: torch.optim.SGD(model.parameters(), 0.1)
+    with open_session("w0"):
+        with pytest.raises(ConfigurationError, match="variables has 'w', but the model has only weight, bias"):
+            pst.distribute(sgd(), model, variables={"w": "kernel"})
+        for axes in ((0, 0), (0, 1, 2)):
+            with pytest.raises(ConfigurationError, match="name each of its 2 axes once"):
+                pst.distribute(sgd(), model, variables={"weight": ("kernel", axes)})
+        pst.distribute(sgd(), model, variables=pst.layer_variables(model))
+        with pytest.raises(ConfigurationError, match="has a variable 'kernel' already"):
+            pst.distribute(sgd(), model, variables={"weight": "kernel"})
 
 
 def test_each_example_comes_once_an_epoch_and_processes_load_them(open_session):
