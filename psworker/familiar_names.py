@@ -88,9 +88,8 @@ NAMES = _by_name(
         # metrics; those of `ps.metrics` alone have its name in front
         "metrics.mse metrics.MSE MeanSquaredError": "`ps.metrics.mean_squared_error(predictions, targets)`",
         "metrics.mae metrics.MAE MeanAbsoluteError": "`ps.metrics.mean_absolute_error(predictions, targets)`",
-        "rmse RMSE RootMeanSquaredError root_mean_squared_error": "the square root of "
-        "`ps.metrics.mean_squared_error(predictions, targets)`",
-        "r2 r2_score R2Score": "absent; `ps.metrics.mean_squared_error(predictions, targets)` is the nearest",
+        "rmse RMSE RootMeanSquaredError": "`ps.metrics.root_mean_squared_error(predictions, targets)`",
+        "r2_score R2Score": "`ps.metrics.r2(predictions, targets)`",
         "acc accuracy_score SparseCategoricalAccuracy CategoricalAccuracy BinaryAccuracy": "`ps.metrics.accuracy("
         "predictions, labels)`",
         "f1_score F1Score": "`ps.metrics.f1(predictions, labels)`",

@@ -17,6 +17,7 @@ engine's arrays only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -39,7 +40,9 @@ __all__ = [
     "mean_absolute_error",
     "mean_squared_error",
     "precision",
+    "r2",
     "recall",
+    "root_mean_squared_error",
     "top_k_accuracy",
 ]
 
@@ -87,7 +90,8 @@ def accuracy(predictions: TensorLike, labels: TensorLike) -> Metric:
 
     `predictions`: (..., classes), of which the largest is the prediction, or (n,) or (n, 1) for two classes: the
     probability of class 1, which is predicted from 0.5 up. `labels`: class ids of shape (...) or (n, 1), or weights of
-    the predictions' shape, of which the largest counts.
+    the predictions' shape, of which the largest counts. Raises `ValueError` for one prediction for each example whose
+    labels are not the integers 0 and 1, as in a regression.
     """
     predicted, ids, _ = _classes(predictions, labels)
     return mean(predicted == ids)
@@ -172,6 +176,24 @@ def mean_squared_error(predictions: TensorLike, targets: TensorLike) -> Metric:
     return mean(np.square(_errors("mean_squared_error", predictions, targets)))
 
 
+def root_mean_squared_error(predictions: TensorLike, targets: TensorLike) -> Metric:
+    """The square root of the mean of (prediction - target)^2 over all elements; both of one shape, or `ValueError`."""
+    squared = mean(np.square(_errors("root_mean_squared_error", predictions, targets)))
+    return Metric(squared.sums, lambda sums: math.sqrt(_ratio(sums)))
+
+
+def r2(predictions: TensorLike, targets: TensorLike) -> Metric:
+    """The fraction of the targets' variance that is predicted: 1 - sum (target - prediction)^2 / sum (target - mean)^2.
+
+    1 is perfect, and 0 as good as the targets' mean. Both are of one shape, (n,) or (n, outputs), or `ValueError`; of
+    several outputs it is the mean of theirs. NaN if targets are equal up to a millionth of their size: the sums are of
+    squares, so take targets from which an offset much larger than their differences is subtracted.
+    """
+    errors, goals = _errors("r2", predictions, targets), as_array(targets).astype(np.float64)
+    rows = [one.reshape(len(one), -1) for one in (np.ones_like(goals), goals, goals**2, errors**2)]
+    return Metric(np.concatenate([one.sum(axis=0) for one in rows]), _explained)
+
+
 def _errors(name: str, predictions: TensorLike, targets: TensorLike) -> Array:
     one, other = as_array(predictions), as_array(targets)
     if one.shape != other.shape:
@@ -193,6 +215,13 @@ def _classes(predictions: TensorLike, labels: TensorLike) -> tuple[Array, Array,
     scores, ids = as_array(predictions), as_array(labels)
     if _is_binary(scores, ids):
         return scores >= 0.5, checked_ids("labels", ids.astype(np.int64), 2, ValueError), 2
+    if scores.shape[-1:] == (1,) or scores.shape == ids.shape[:1]:
+        raise ValueError(
+            f"predictions {scores.shape} and labels {ids.dtype} {ids.shape}: one prediction for each example is the "
+            "probability of class 1 of two, such as ops.sigmoid of a logit, and needs labels 0 and 1 of the same shape "
+            "and of integers (labels.astype(int)); a regression is measured by ps.metrics.mean_squared_error, "
+            "mean_absolute_error or r2"
+        )
     if scores.ndim == 0 or ids.shape not in (scores.shape, scores.shape[:-1]):
         raise ValueError(
             f"labels must be class ids of shape {scores.shape[:-1]} or weights of shape {scores.shape}, but their "
@@ -237,6 +266,13 @@ def _by_class(
         return float(np.average(scores, weights=of_class if average == "weighted" else None))
 
     return _of_matrix(predictions, labels, finish)
+
+
+def _explained(sums: Array) -> float:
+    count, total, squares, errors = sums.reshape(4, -1)
+    spread = squares - total**2 / count
+    known = spread > 1e-12 * squares
+    return float(np.mean(1 - np.divide(errors, spread, out=np.full(spread.shape, np.nan), where=known)))
 
 
 def _area(sums: Array) -> float:

@@ -6,6 +6,7 @@ same bits as that loop. What else happens is up to callbacks (`psworker.callback
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -51,7 +52,8 @@ class Trainer:
 
     Args:
         model: a layer or a function of the columns of inputs. If it has a parameter `training`, it is called with
-            True by `fit`, and with False for measures and predictions.
+            True by `fit`, and with False for measures and predictions. If it takes one input, and there are several
+            columns of numbers (n,), as of a DataFrame, it gets them side by side: (n, columns), of their common dtype.
         loss: a function of the model's output and the labels that returns a tensor of one element, the mean over the
             batch, such as `ops.softmax_cross_entropy`.
         optimizer: such as `ps.Adam(0.001)`, or `ps.ParameterGroups`; its learning rate may be a schedule, and its
@@ -86,6 +88,7 @@ class Trainer:
         self._inputs = (inputs,) if isinstance(inputs, str) else inputs
         self._labels = labels
         self._takes_training = training_parameter(model) is not None
+        self._takes_one = _takes_one(model)
 
     @hint_keywords
     def fit(
@@ -124,7 +127,8 @@ class Trainer:
 
         Raises:
             TypeError: a callback is none.
-            ConfigurationError: the data have one column, and neither inputs nor labels are named.
+            ConfigurationError: the data have one column, and neither inputs nor labels are named; or several columns
+                that are not numbers (n,) for a model that takes one input.
 
         Otherwise raises as `Session.batches`, `Session.evaluate`, the model and the callbacks do; an error of a
         callback has a note with its name.
@@ -196,7 +200,7 @@ class Trainer:
                 session.pull()
         with no_grad():
             parts = [columns[start : start + batch_size] for start in range(0, len(columns), batch_size)]
-            return np.concatenate([as_array(self._call([one[name] for name in one.columns])) for one in parts])
+            return np.concatenate([as_array(self._call({name: one[name] for name in one.columns})) for one in parts])
 
     def _validate(self, session: Session, data: Source, record: Record, called: _Callbacks) -> None:
         """Add the measures to the record; the callbacks that save find the values that were measured."""
@@ -226,9 +230,10 @@ class Trainer:
                 f"Trainer: the data have the column {labels!r} alone: say what it is, such as "
                 f"Trainer(..., inputs={labels!r}, labels={labels!r})"
             )
-        return self._call([batch[name] for name in inputs], training=training), batch[labels]
+        return self._call({name: batch[name] for name in inputs}, training=training), batch[labels]
 
-    def _call(self, inputs: Sequence[TensorLike], *, training: bool = False) -> Any:  # noqa: ANN401 - a tensor, or several
+    def _call(self, columns: Mapping[str, TensorLike], *, training: bool = False) -> Any:  # noqa: ANN401 - a tensor, or several
+        inputs = [_side_by_side(columns)] if self._takes_one and len(columns) > 1 else list(columns.values())
         return self.model(*inputs, training=training) if self._takes_training else self.model(*inputs)
 
 
@@ -269,6 +274,35 @@ def _session() -> Iterator[Session]:
     else:
         with open_session() as session:
             yield session
+
+
+def _takes_one(model: Callable[..., Any]) -> bool:
+    """True if the model can be called with one input alone, besides `training`."""
+    try:
+        parameters = inspect.signature(model).parameters.values()
+    except ValueError:  # of a function of C that has no signature
+        return False
+    by_place = [one for one in parameters if one.kind is not one.KEYWORD_ONLY and one.kind is not one.VAR_KEYWORD]
+    inputs = [one for one in by_place if one.name != "training"]
+    return len(inputs) == 1 and inputs[0].kind is not inputs[0].VAR_POSITIONAL
+
+
+def _side_by_side(columns: Mapping[str, TensorLike]) -> Array:
+    """Columns of numbers (n,) as one matrix (n, columns)."""
+    arrays = {name: column for name, column in columns.items() if isinstance(column, np.ndarray)}
+    unfit = [
+        name
+        for name in columns
+        if name not in arrays or arrays[name].ndim != 1 or arrays[name].dtype.kind not in "biuf"
+    ]
+    if unfit:
+        raise ConfigurationError(
+            f"Trainer: the model takes one input, and the data have {len(columns)} columns for it: "
+            f"{', '.join(columns)}; such columns are put side by side if each has a number for each example, which is "
+            f"not so of {', '.join(unfit)}: choose by Trainer(..., inputs=..., labels=...), or make the model a "
+            f"function of {len(columns)} inputs"
+        )
+    return np.column_stack(list(arrays.values()))
 
 
 def _by_name(

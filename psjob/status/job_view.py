@@ -39,6 +39,8 @@ class JobView:
         workers: those of the job, and those expected, in the order of their names.
         reports: those of the last seconds, by shard.
         rates: of the shards that have answered now and before.
+        earlier: workers that had left or were lost at the first status, by name and incarnation: of a job that is
+            resumed.
         first: the global step at the first status, None before: a job that is resumed, or joined, does not begin at 0.
         began, advanced: when the step was last seen at `first`, and when it increased last.
         past: points of the last `PAST` seconds, the oldest first.
@@ -53,6 +55,7 @@ class JobView:
     workers: tuple[JobWorker, ...] = field(default=())
     reports: Reports = field(default_factory=dict)
     rates: Mapping[int, ShardRates] = field(default_factory=dict)
+    earlier: frozenset[tuple[str, int]] = frozenset()
     first: int | None = None
     began: float = 0.0
     advanced: float = 0.0
@@ -82,6 +85,7 @@ class JobView:
             now,
             job=job,
             workers=job.workers,
+            earlier=_gone(job) if self.job is None else self.earlier,
             first=first,
             began=seconds if job.global_step == first else self.began,
             advanced=self.advanced if job.global_step == self.step else seconds,
@@ -93,6 +97,13 @@ class JobView:
         """The view of a job that has begun since, of which the same workers are expected."""
         seconds = self.seconds
         return JobView(self.names, seconds, first=0, began=seconds, advanced=seconds, events=self.events)
+
+    @property
+    def taking_part(self) -> list[JobWorker]:
+        """The workers since the first status, and those expected."""
+        return [
+            one for one in self.workers if (one.name, one.incarnation) not in self.earlier or one.name in self.names
+        ]
 
     # --- rates --------------------------------------------------------------------------------------------------------
 
@@ -194,6 +205,10 @@ def mean_of(pushes: Iterable[WorkerPushes]) -> float | None:
 
 def _number(job: JobStatus) -> int:
     return job.jobs[-1].job.number if job.jobs else 0
+
+
+def _gone(job: JobStatus) -> frozenset[tuple[str, int]]:
+    return frozenset([(one.name, one.incarnation) for one in job.workers if one.state != "live"])
 
 
 def _fraction(queue: QueueStatus) -> float:

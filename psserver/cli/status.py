@@ -119,9 +119,14 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - data of any kind
 
 
 def tables(job: JobStatus, *, servers: bool = True) -> RenderableType:
-    """The line and all tables that have rows; the table of shards only if they are `servers`."""
-    parts: list[RenderableType] = [_text(job_line(job))]
-    parts += [_text(f"warning: {problem}", "yellow") for problem in job.problems]
+    """The line and all tables that have rows; the table of shards only if they are `servers`.
+
+    The reasons alone while no shard answers.
+    """
+    problems = [_text(f"warning: {problem}", "yellow") for problem in job.problems]
+    if all(answer.report is None for answer in job.answers):
+        return Group(*problems)
+    parts: list[RenderableType] = [_text(job_line(job)), *problems]
     for table in (
         shard_table(job.answers if servers else (), "Shards"),
         _table("Workers", _WORKERS, job.workers),

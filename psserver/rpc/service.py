@@ -154,7 +154,7 @@ class Service:
                 self._measurements.pushes["refused"] += kind is pb.PushRequest
                 if caller is not None:
                     self._executor.events.note_refusal(caller.sender.worker, error)
-                raise
+                raise self._executor.explained(error) from None
             finally:
                 self._admission.release(account, counted)
 
@@ -213,7 +213,7 @@ class Service:
                             raise
         except ParamServerError as error:
             self._executor.events.note_refusal(caller.sender.worker, error)
-            raise
+            raise self._executor.explained(error) from None
         finally:
             attached.close()
 

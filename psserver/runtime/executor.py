@@ -243,6 +243,10 @@ class Executor:
             if ticket in self._held:
                 self._release(ticket)
 
+    def explained(self, error: ParamServerError) -> ParamServerError:
+        """The error of a message, with what this server continues from where that may be the reason."""
+        return error if self.persistence is None else self.persistence.explained(error)
+
     def _hold(self, ticket: int, message: Request) -> None:
         """Count a call that waits for a later step."""
         reason = _REASONS[type(message)]

@@ -276,6 +276,10 @@ class Persistence:
 
     # --- reports --------------------------------------------------------------------------------------------------
 
+    def explained(self, error: ParamServerError) -> ParamServerError:
+        """As `Start.explained`."""
+        return self._start.explained(error, self.shard.job)
+
     def completed(self, answer: ms.Answer) -> ms.Answer:
         """The answer, with what only the storage knows if it is a report; why changes wait for the journal, if so."""
         if isinstance(answer, ms.Renewed):

@@ -27,8 +27,8 @@ from psserver.storage.folders import (
 )
 from psserver.storage.retention import copy_aside, given_up, move_aside
 from psserver.storage.shard_run import Run, read_run, run_path, write_run
-from pswire.errors import DamagedFile, Malformed, ParamServerError, StorageError
-from pswire.messages import Cut, Message, ShardState
+from pswire.errors import AlreadyRegistered, DamagedFile, Malformed, ParamServerError, ShapeMismatch, StorageError
+from pswire.messages import Cut, Job, Message, ShardState
 
 #: The timeline of a job that has given up nothing; 0 means none in messages.
 FIRST_TIMELINE = 1
@@ -121,6 +121,28 @@ class Start:
     def provisional(self) -> bool:
         """Whether the run is not confirmed: the files of the other number of shards have all that was acknowledged."""
         return self.before is not None
+
+    @property
+    def source(self) -> str:
+        """What the job continues from, for messages."""
+        assert self.state is not None
+        # of several shards it is in no checkpoint of this one
+        which = (
+            f"checkpoint {step_folder(self.folder, self.number)}"
+            if self.stored
+            else f"the checkpoints in {self.folder}"
+        )
+        return f"{which}, global step {self.state.global_step}"
+
+    def explained(self, error: ParamServerError, job: Job) -> ParamServerError:
+        """An error of the present `job`, with the checkpoint that it continues from, where that may be the reason."""
+        if self.state is None or job != self.state.job or not isinstance(error, AlreadyRegistered | ShapeMismatch):
+            return error
+        return type(error)(
+            f"{error} (the job continues from {self.source}: epochs may be raised, not lowered, and "
+            "session.set_hyperparameters changes a learning rate; if the program was changed, give it another "
+            "checkpoint_dir, which is --run-dir of psworker local, or remove that folder)"
+        )
 
     def give_up(self, note: str = "") -> None:
         """Begin a new timeline from here, without what may have been acknowledged since: for a single shard."""

@@ -77,9 +77,13 @@ def stored_job(folder: Path, shards: int, number: int | None = None) -> StoredJo
     present = sorted({shard for there in chosen for shard, of in there if of == shards})
     if present != list(range(shards)):
         which = "checkpoints" if number is None else f"checkpoint {number}"
+        newest = max([one for one, there in numbers.items() if any(of == shards for _, of in there)], default=-1)
+        if newest:
+            then = "bring those of all shards into one folder"
+        else:  # written before the first change, for which all shards must be there
+            then = "it was stopped before its first step, so begin again with as many, or in a new folder"
         raise StorageError(
-            f"{folder} has {which} of shard {', '.join(map(str, present)) or 'none'} of {shards} only: bring those of "
-            "all shards into one folder"
+            f"{folder} has {which} of shard {', '.join(map(str, present)) or 'none'} of {shards} only: {then}"
         )
     if number is not None:
         starts = [start_at(folder, 1, number, shard, shards) for shard in range(shards)]

@@ -25,6 +25,8 @@ MIN_TRY_SECONDS = 0.5  # seconds that each try has at least: enough to learn why
 SHORT_TRY = 2.0
 #: Seconds between two log lines of a call that waits: the first and shortest, doubled each time, and the longest.
 LOG_EVERY, MAX_LOG_EVERY = 5.0, 60.0
+#: Seconds to the first line of a worker that has not joined: its user may have named the wrong servers.
+LOG_BEFORE_JOIN = 1.0
 BEST_EFFORT_SECONDS = 2.0  # for messages the worker does not depend on: that it leaves, is idle, abandons a push
 
 A = TypeVar("A", bound=ms.Answer)
@@ -34,7 +36,7 @@ class Wait:
     """The pauses between the tries of one wait, each twice as long as the one before, until its `timeout`.
 
     It ends early when `closing` is set. With a `text`, such as "w0 waits for shard 1", lines are logged, the first of
-    them after `LOG_EVERY` seconds. `pauses` are the first one and the longest.
+    them after `log_after` seconds. `pauses` are the first one and the longest.
 
     Attributes:
         waited: seconds since it `began` (monotonic), as of the last `is_over`.
@@ -47,11 +49,12 @@ class Wait:
         text: str = "",
         began: float | None = None,
         pauses: tuple[float, float] | None = None,
+        log_after: float | None = None,
     ) -> None:
         self._closing, self._timeout, self._text = closing, timeout, text
         self._began = time.monotonic() if began is None else began
         self._pauses = pauses or (INITIAL_BACKOFF, MAX_BACKOFF)
-        self.waited, self._next_line = 0.0, LOG_EVERY
+        self.waited, self._next_line = 0.0, LOG_EVERY if log_after is None else log_after
         self.restart()
 
     def restart(self) -> None:
@@ -67,7 +70,7 @@ class Wait:
         """Pauses after an `is_over`; `reason` is for the log."""
         if self._text and self.waited >= self._next_line:
             logger.warning("%s, for %.0f s: %s", self._text, self.waited, reason)
-            self._next_line = self.waited + min(self.waited, MAX_LOG_EVERY)
+            self._next_line = max(LOG_EVERY, self.waited + min(self.waited, MAX_LOG_EVERY))
         self._closing.wait(min(self._pause, self._timeout - self.waited))
         self._pause = min(2 * self._pause, self._pauses[1])
 
@@ -195,7 +198,9 @@ class Calls:
                 break
             except ParamServerError as error:
                 if wait is None:
-                    wait = Wait(self.closing, timeout, f"{member.sender.worker} waits for shard {shard}", began)
+                    log_after = None if member.sender.incarnation else LOG_BEFORE_JOIN
+                    text = f"{member.sender.worker} waits for shard {shard}"
+                    wait = Wait(self.closing, timeout, text, began, log_after=log_after)
                 over = wait.is_over()
                 if not error.retry and not self._joined_again(shard, error):
                     raise

@@ -5,6 +5,7 @@ cannot handle SIGTERM, and `--threads` must be known before numpy is loaded.
 """
 
 import os
+import shlex
 import signal
 import sys
 from dataclasses import fields
@@ -37,7 +38,19 @@ from psworker.launch.script import SIGTERM_CODE, run_script
 from psworker.launch.sweep.command import sweep_command
 
 
-@click.group(cls=InterruptibleGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Commands(InterruptibleGroup):
+    """The commands, of which a program that is given instead of one is none."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Name `psworker local` to one who gives a program."""
+        if args[0].endswith(".py"):
+            ctx.fail(f"{args[0]} is a program, and no command: did you mean `psworker local {shlex.join(args)}`?")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @option("--debug", is_flag=True, envvar="PSWORKER_DEBUG", help="Show tracebacks of errors.")
 @click.version_option(package_name="paramserver", prog_name="psworker")
 @click.pass_context

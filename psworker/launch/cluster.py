@@ -66,8 +66,9 @@ _LISTENING = re.compile(r"^psserver: .*\blistening on (\S+)$", re.MULTILINE)
 #: The name of the process with the live page, and its line.
 MONITOR = "monitor"
 _PAGE = re.compile(r"^psserver: monitor at (\S+)$", re.MULTILINE)
-#: The lines of a server that are not shown.
+#: The lines of a server that are not shown; and while the job is stopped, whose workers give their examples back.
 _ROUTINE = re.compile(r"^psserver: .*\b(?:listening on|stopped at) ")
+_ROUTINE_AT_STOP = re.compile(rf"{_ROUTINE.pattern}|^.* will be handed out again: worker ")
 #: The options of processes that are files of this machine.
 _FILES = {"tls_ca", "tls_cert", "tls_key", "token_file"}
 
@@ -182,7 +183,10 @@ class Cluster:
                         self._end_by_guard()
                     self._trained = True
             except _Abort:
-                if self._failed and self._guard is not None:  # perhaps it knows why; the poller's thread has ended
+                if not self._failed:  # stopped: the last status has all steps of the workers
+                    self._stop_workers()
+                    poller.poll()
+                elif self._guard is not None:  # perhaps it knows why; the poller's thread has ended
                     self._guard.observe(client.ask(LAST_TIMEOUT), poller.seconds, last=True)
                 raise
 
@@ -279,18 +283,24 @@ class Cluster:
             share=max(1, cores() // job.workers),
         )
 
-    def _stop(self) -> None:
-        """End all processes: workers first, so that they can leave the job."""
+    def _stop_workers(self) -> None:
+        """End the workers, which leave the job."""
         self._stopping = True
         self._restarts.cancel()
-        server_grace = CHECKPOINT_TIMEOUT if self._job.run_folder else SERVER_GRACE
-        others = [MONITOR, *self._job.server_names]
-        for names, grace in ((self._job.worker_names, WORKER_GRACE), (others, server_grace)):
-            running = partial(self._unfinished, names)
-            self._kill(names, signal.SIGTERM)
-            if not self._wait(running, grace, "to stop"):
-                self._kill(names, signal.SIGKILL)
-                self._wait(running, KILL_TIMEOUT, "to be killed")
+        self._end(self._job.worker_names, WORKER_GRACE)
+
+    def _stop(self) -> None:
+        """End all processes: workers first."""
+        self._stop_workers()
+        self._end([MONITOR, *self._job.server_names], CHECKPOINT_TIMEOUT if self._job.run_folder else SERVER_GRACE)
+
+    def _end(self, names: Iterable[str], grace: float) -> None:
+        """Ask processes to end, and kill those that have not after `grace` seconds."""
+        running = partial(self._unfinished, names)
+        self._kill(names, signal.SIGTERM)
+        if not self._wait(running, grace, "to stop"):
+            self._kill(names, signal.SIGKILL)
+            self._wait(running, KILL_TIMEOUT, "to be killed")
 
     def _kill(self, names: Iterable[str], number: signal.Signals) -> None:
         for name in names:
@@ -467,7 +477,8 @@ class Cluster:
     def _server_lines(self, server: JobProcess, stream: Stream, lines: list[str]) -> None:
         """Read where a server listens, and check that it serves; show the lines that are not routine."""
         self._log(server.name, lines)
-        if others := [line for line in lines if not _ROUTINE.match(line)]:
+        routine = _ROUTINE_AT_STOP if self._stopping else _ROUTINE
+        if others := [line for line in lines if not routine.match(line)]:
             self._show(server.name, stream, others)
         for address in _LISTENING.findall("\n".join(lines)):
             if server.name in self._addresses:

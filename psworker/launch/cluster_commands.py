@@ -5,6 +5,7 @@ Must not import numpy, rich or grpc before a command has begun (`psworker.launch
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -24,6 +25,7 @@ from psworker.launch.options import (
     SECONDS,
     THREADS,
     cluster_options,
+    note_misplaced,
     refuse_on_windows,
     run_folder,
     worker_options,
@@ -216,6 +218,8 @@ def _run(job: Job, machines: Machines | None, progress: str, logs: LogOptions, q
     from psworker.launch.cluster import Cluster
     from psworker.launch.display.choice import make_display
 
+    if not quiet:
+        note_misplaced(job.script, job.arguments)
     names = job.worker_names + job.server_names
     display = make_display(progress, names, title=Path(job.script).name, log_format=logs.form, quiet=quiet)
     cluster = Cluster(job, display, machines)
@@ -225,6 +229,9 @@ def _run(job: Job, machines: Machines | None, progress: str, logs: LogOptions, q
         if job.debug:
             raise
         raise click.ClickException(str(error)) from None
+    folder = job.run_folder
+    if outcome.code and not outcome.error and folder is not None and folder.has_written_checkpoints() and not quiet:
+        display.problem("info", f"psworker: continue with: {_resuming(resumes=folder.resume)}")
     if outcome.warning:
         display.problem("warning", f"psworker: {outcome.warning}")
     if outcome.error:
@@ -232,3 +239,10 @@ def _run(job: Job, machines: Machines | None, progress: str, logs: LogOptions, q
     if outcome.last_lines:
         display.problem("error", "Its last lines:\n" + "\n".join(f"  {line}" for line in outcome.last_lines))
     sys.exit(outcome.code)
+
+
+def _resuming(*, resumes: bool) -> str:
+    """This command, with --resume."""
+    name = click.get_current_context().info_name or ""
+    words = sys.argv[sys.argv.index(name) + 1 :] if name in sys.argv else []
+    return shlex.join(["psworker", name, *([] if resumes else ["--resume"]), *words])

@@ -1,6 +1,6 @@
 """Options of the commands that run training programs: of one worker, and of a whole cluster. Must not import numpy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,26 @@ def script_command(function: Callable[..., None]) -> Callable[..., None]:
     for add in (arguments, script, worker_flags(cluster=True)):
         function = add(function)
     return function
+
+
+def note_misplaced(script: str, arguments: Sequence[str]) -> None:
+    """Say which arguments of a script are options of this command, and probably not of the script.
+
+    Its text does not have their names. They stay the script's: it may have them from a module.
+    """
+    context = click.get_current_context()
+    own = {name for one in context.command.params if isinstance(one, click.Option) for name in one.opts}
+    names = [name for word in arguments if (name := word.partition("=")[0]) in own and name.startswith("--")]
+    if not names:
+        return
+    text = Path(script).read_text(errors="replace").replace("_", "-")
+    if unknown := [name for name in names if name[2:] not in text]:
+        are = "is an argument" if len(unknown) == 1 else "are arguments"
+        click.echo(
+            f"psworker: {' and '.join(unknown)} after {script} {are} of the script: options of {context.command_path} "
+            "go before it",
+            err=True,
+        )
 
 
 def worker_options(options: dict[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,12 @@ def error_line(error: BaseException) -> str:
     """An error in one line, such as `ValueError: shapes differ`; the first one, and cut, if it has more."""
     notes = sum(note.count("\n") + 1 for note in getattr(error, "__notes__", ()))  # a line each, after the error's
     lines = traceback.format_exception_only(error)[-1 - notes].strip().splitlines() or [type(error).__name__]
-    return lines[0] if len(lines[0]) <= _LONGEST_TEXT else f"{lines[0][:_LONGEST_TEXT]}…"
+    return shortened(lines[0])
+
+
+def shortened(text: str) -> str:
+    """The text, cut if it is long."""
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
 
 
 def _key(error: BaseException) -> str:
@@ -72,7 +77,7 @@ class Reports:
     def __init__(self) -> None:
         self.errors: dict[str, str] = {}
         self.without_session: set[str] = set()
-        self._seen: dict[str, str] = {}  # by key: the worker whose traceback was shown
+        self._seen: dict[str, tuple[str, str]] = {}  # by key: the worker whose traceback was shown, and the text
         self._hidden: set[str] = set()  # workers whose traceback is being written, and is not shown
         self._lock = threading.Lock()
 
@@ -112,7 +117,8 @@ class Reports:
             self.errors[worker] = text
             if key in self._seen:
                 self._hidden.add(worker)
-                whose = "again" if self._seen[key] == worker else f"as {self._seen[key]}"
-                return [f"psworker: the same error {whose}: {text}"]
-            self._seen[key] = worker
+                first, shown = self._seen[key]
+                whose = "again" if first == worker else f"as {first}"
+                return [f"psworker: the same error {whose}{'' if text == shown else f': {text}'}"]
+            self._seen[key] = worker, text
         return []

@@ -48,6 +48,10 @@ class RunFolder:
         """True if there is something to resume from; the servers know whether it is complete."""
         return self.checkpoints.is_dir() and any(one.suffix != ".lock" for one in self.checkpoints.iterdir())
 
+    def has_written_checkpoints(self) -> bool:
+        """True if a server has written one."""
+        return any(self.checkpoints.glob("step-*"))
+
     @contextmanager
     def opened(self) -> Iterator["OpenRunFolder"]:
         """Create the folder, and lock it for this process and the processes that inherit the lock.

@@ -15,7 +15,7 @@ from types import FrameType
 from pswire.errors import ParamServerError
 from pswire.system.interrupts import defer_interrupts, raise_deferred, raise_or_defer
 from pswire.system.signals import end_at_next, end_at_once, handle
-from psworker.launch.reports import error_line, report_no_session, reported
+from psworker.launch.reports import error_line, report_no_session, reported, shortened
 
 #: The exit code after SIGTERM, as in shells.
 SIGTERM_CODE = 128 + signal.SIGTERM
@@ -78,7 +78,7 @@ def _run(script: str, debug: bool, launched: bool) -> int | str | None:
         return 128 + signal.SIGINT
     except Exception as error:  # noqa: BLE001 - whatever the script did not catch
         ours = isinstance(error, ParamServerError) and not debug
-        text = str(error) if ours else error_line(error)
+        text = shortened(str(error)) if ours else error_line(error)
         with reported(error, text) if launched else nullcontext():
             if ours:
                 sys.stderr.write(f"Error: {error}\n")

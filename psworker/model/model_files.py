@@ -4,6 +4,7 @@ May import variables, tables and tensor files; values on servers come from the o
 """
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from math import prod
@@ -143,7 +144,7 @@ def load(path: Path, strict: bool = True, mapping: NameMapping | None = None) ->
         if strict and (missing or surplus):
             raise ModelFileError(
                 f"{file.path} does not have the variables of this program: it lacks {_listed(missing)}, and has "
-                f"{_listed(surplus)} beside them; see the arguments mapping and strict"
+                f"{_listed(surplus)} beside them; see the arguments mapping and strict{_made_again(missing, sources)}"
             )
         chosen = {variable: sources[name] for name, variable in here.variables.items() if name in sources}
         for variable, source in chosen.items():
@@ -269,6 +270,13 @@ def _rows_of(session: OpenSession | None, table: Table) -> Iterator[Array]:
 def _pieces_of(file: TensorFile, source: str, table: Table) -> Iterator[Array]:
     """The rows in a file, in pieces."""
     return (file.read(source, *piece).astype(table.dtype, copy=False) for piece in _pieces(table))
+
+
+def _made_again(missing: Iterable[str], sources: Mapping[str, str]) -> str:
+    """What to do where missing names are those of the file with another number, as of layers that are made twice."""
+    if not any(re.sub(r"_\d+(?=/|$)", "", name) in sources for name in missing):
+        return ""
+    return "; to make a model again in one program, do it in a block `with ps.collection():`, which counts names anew"
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -30,20 +30,25 @@ class ProgressDisplay:
     """Shows the progress of a job on stderr until `close`, then a summary; and a hint on threads of this process.
 
     `mode` is "auto" or "live": a line if stderr is a terminal; "plain": a line every `PLAIN_INTERVAL` seconds; "off".
-    `ask` is as for `Poller`, and called once before anything is trained.
+    With "auto", a process with its own shard (`embedded`) whose stderr is no terminal gets the hint alone. `ask` is as
+    for `Poller`, and called once before anything is trained.
     """
 
-    def __init__(self, mode: str, ask: Callable[[float], JobStatus]) -> None:
+    def __init__(self, mode: str, ask: Callable[[float], JobStatus], *, embedded: bool = False) -> None:
         self._process = os.getpid()
         self._line: StatusLine | None = None
         self._poller: Poller | None = None
         self._shows = False
         self._hint = None if config.blas_threads_are_set() else ThreadsHint()
-        if mode == "plain" and sys.stderr is not None:
+        self._training_time = _clock_of_thread()
+        self._plain = mode == "plain"
+        if self._plain and sys.stderr is not None:
             self._poller = Poller(ask, self._show, interval=PLAIN_INTERVAL)
         elif mode in ("auto", "live") and is_capable(sys.stderr):
             self._line = StatusLine(sys.stderr)
             self._poller = Poller(ask, self._show, interval=LINE_INTERVAL)
+        elif mode == "auto" and embedded and self._hint and sys.stderr is not None:
+            self._poller = Poller(ask, self._show, interval=PLAIN_INTERVAL)
         if self._poller is not None:
             self._poller.poll()
             self._shows = True
@@ -57,7 +62,7 @@ class ProgressDisplay:
         self._poller.close(failed=failed)
         if self._line is not None:
             self._line.close()
-        if not failed and (self._line is None or self._line.was_shown):
+        if not failed and (self._plain if self._line is None else self._line.was_shown):
             _print(summary_line(self._poller.view, None if self._line is None else self._line.width))
 
     def _show(self, job: JobView) -> None:
@@ -66,11 +71,19 @@ class ProgressDisplay:
             return
         if self._line is not None:
             self._line.show(job)
-        else:
+        elif self._plain:
             _print(f"[{job.seconds:5.1f} s] {step_line(job)}")
         alone = len(job.workers) == 1  # all steps are those of this process
-        if self._hint and alone and (hint := self._hint.observe(job.steps, time.monotonic(), time.process_time())):
+        if self._hint and alone and (hint := self._hint.observe(job.steps, self._training_time(), time.process_time())):
             _print(hint)
+
+
+def _clock_of_thread() -> Callable[[], float]:
+    """The processor time of this thread, for any thread; where the system has none, the time."""
+    try:
+        return partial(time.clock_gettime, time.pthread_getcpuclockid(threading.get_ident()))
+    except (AttributeError, OSError):
+        return time.monotonic
 
 
 def _print(text: str) -> None:

@@ -81,7 +81,7 @@ def summary_line(job: JobView, width: int | None = None) -> str:
             (f"{rate_text(job.steps / seconds)} steps/s" if seconds > 0 else "", 2),
             (staleness_text(job), 4),
             (_dropped_text(job), 3),
-            (pluralize(len(job.workers), "worker"), 5),
+            (pluralize(len(job.taking_part), "worker"), 5),
         ],
         width,
     )

@@ -112,7 +112,9 @@ class DataLoop:
                 self.client.report_idle()  # no other worker waits for this one until it has examples again
             if taken.done:
                 if self._block is None and not self.client.membership.stopped:
-                    logger.warning("no examples are left in %s: all are done", queue.name)
+                    shared = self.client.membership.choice.workers > 1  # a restarted worker, and others are done
+                    level = logging.INFO if shared else logging.WARNING
+                    logger.log(level, "no examples are left in %s: all are done", queue.name)
                 return
             block = taken.block
             if self.client.membership.stopped:  # by `on_epoch`, just now

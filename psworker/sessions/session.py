@@ -74,10 +74,10 @@ opened = 0
 class Session:
     """The connection between a program's variables and their servers. Made by `psworker.session()`.
 
-    Methods that read or change variables, except `push` and `rows`, first push all pending gradients. `pull`, `push`,
-    `rows`, `save`, `slot` and `set_hyperparameters` raise `ConfigurationError` when the session is not open. `worker`
-    is this worker's name; `number` is 0 for the first worker of the job that joined, and so on. A session that is
-    `numbered` is the n-th of its program, and its job the n-th of the program.
+    Methods that read or change variables, except `push` and `rows`, first push all pending gradients. All methods but
+    `open` and `close` raise `ConfigurationError` when the session is not open. `worker` is this worker's name; `number`
+    is 0 for the first worker of the job that joined, and so on. A session that is `numbered` is the n-th of its
+    program, and its job the n-th of the program.
     """
 
     def __init__(
@@ -164,6 +164,14 @@ class Session:
         return self._client.membership.job.name
 
     @property
+    def checkpoint_dir(self) -> Path | None:
+        """The session's `checkpoint_dir`, absolute: with `psworker local --run-dir` and in a sweep the run's folder.
+
+        A program may write files of its own there. None: the session has none.
+        """
+        return self._folder
+
+    @property
     def stopped(self) -> str:
         """Why the job was stopped (`stop_all`), as shard 0 last reported, within a third of a lease; "": it was not.
 
@@ -239,7 +247,8 @@ class Session:
             self._client.close()
             raise
         here.session = self
-        self._progress = ProgressDisplay("off" if self._over else self._config.progress, self._client.status)
+        progress, embedded = "off" if self._over else self._config.progress, not self._config.servers
+        self._progress = ProgressDisplay(progress, self._client.status, embedded=embedded)
         global opened
         opened += 1
         sessions = sessions_of(self._config)
@@ -332,6 +341,7 @@ class Session:
         Raises `AlreadyRegistered` if another worker has registered one of this name that differs, `ConfigurationError`
         for a table if there are local steps.
         """
+        self._known()  # raises when the session is not open
         if variables:
             self._replica.register(variables)
 
@@ -553,6 +563,7 @@ class Session:
         reading.check()
         if on_epoch is not None and isinstance(reading.source, Stream):
             raise ValueError("on_epoch is for datasets: each worker makes passes of its own over an iterable")
+        self._known()  # raises when the session is not open
         self._queues += 1
         queue = reading.queue(name or f"batches-{self._queues}", batches_per_block(self._config.steps))
         flush, give_back, loops = self._replica.flush, self._replica.give_back, self._loops
@@ -592,6 +603,7 @@ class Session:
 
     def note_loss(self, loss: Tensor | float, variables: Iterable[BaseVariable]) -> None:
         """Keeps the loss, for the next push of these variables and the current batch; `compute_gradients` calls it."""
+        self._known()
         self._pushing.note_loss(loss, variables)
 
     def push(
@@ -758,6 +770,7 @@ class Session:
         reading.check()
         if shared and isinstance(reading.source, Stream):
             raise ValueError("evaluate: each worker reads an iterable by itself: give a dataset, or shared=False")
+        self._known()  # raises when the session is not open
         if self._over:
             return unknown(function, reading)
         if not shared:
@@ -862,6 +875,7 @@ class Session:
         For programs without `batches`, where workers wait for each other's pushes (`psserver serve --consistency`):
         before a long task, such as an evaluation by one worker, and at the end. The next push ends it.
         """
+        self._known()
         self._replica.flush()
         self._client.report_idle()
 

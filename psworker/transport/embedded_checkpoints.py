@@ -17,9 +17,9 @@ from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import run
 from psserver.storage.checkpoint_schedule import CheckpointSchedule
 from psserver.storage.find_start import find_start
-from psserver.storage.folders import lock_shard, step_folder
+from psserver.storage.folders import lock_shard
 from psserver.storage.start import Start
-from pswire.errors import AlreadyRegistered, ConfigurationError, ParamServerError, ShapeMismatch, StorageError
+from pswire.errors import ConfigurationError, ParamServerError, StorageError
 from pswire.messages import (
     Assign,
     Compute,
@@ -56,7 +56,6 @@ class EmbeddedCheckpoints:
         self._lock: ExitStack | None = None
         self._process = -1
         self._start = Start(folder, *_AT)
-        self._continues = False  # whether the job is the checkpoint's
         self._begun = False  # the run: nothing is written before its first change
         self._unchecked: set[str] = set()  # variables of the checkpoint, until the program has registered its own
         self._last_kept: tuple[ShardState, dict[str, Any]] | None = None  # in the last checkpoint
@@ -108,24 +107,14 @@ class EmbeddedCheckpoints:
         self._writer.begin_interval(shard, time.monotonic())
         if start.state is None:
             return
-        self._continues = shard.job == start.state.job
-        if not self._continues:
-            logger.info("%s begins after %s, whose last state is %s", shard.job, start.state.job, self._from)
+        if shard.job != start.state.job:
+            logger.info("%s begins after %s, whose last state is %s", shard.job, start.state.job, start.source)
             return
         if start.worker is not None:
             self._worker.restore(start.worker)
         self._unchecked = {one.spec.name for one in start.state.variables}
         self._last_kept = _kept(shard.state(), self._worker.data())
-        logger.warning("the job continues from %s", self._from)
-
-    @property
-    def _from(self) -> str:
-        start = self._start
-        assert start.state is not None
-        which = f"checkpoint {step_folder(start.folder, start.number)}"
-        if not start.stored:  # of several shards
-            which = f"the checkpoints in {start.folder}"
-        return f"{which}, global step {start.state.global_step}"
+        logger.warning("the job continues from %s", start.source)
 
     def check(self, message: Register) -> None:
         """Checks that the program's first variables are the ones in the checkpoint.
@@ -138,19 +127,14 @@ class EmbeddedCheckpoints:
         if not known or names <= known:
             return
         raise ConfigurationError(
-            f"the program has variables that are not in {self._from}: {', '.join(sorted(names - known))}; and there "
-            f"are others: {', '.join(sorted(known - names)) or 'none'}. If the program was changed, give it "
+            f"the program has variables that are not in {self._start.source}: {', '.join(sorted(names - known))}; and "
+            f"there are others: {', '.join(sorted(known - names)) or 'none'}. If the program was changed, give it "
             "another checkpoint_dir, or remove that folder; psworker.load(..., strict=False) takes over a saved model"
         )
 
     def explained(self, error: ParamServerError) -> ParamServerError:
-        """The error of a message, with the checkpoint that the job continues from, where it may be the reason."""
-        if not self._continues or not isinstance(error, AlreadyRegistered | ShapeMismatch):
-            return error
-        return type(error)(
-            f"{error} (the job continues from {self._from}: if the program was changed, give it another "
-            "checkpoint_dir, or remove that folder)"
-        )
+        """As `Start.explained`."""
+        return self._start.explained(error, self._open.job)
 
     # --- writing --------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import socket
 import sys
@@ -72,9 +73,14 @@ def test_a_killed_server_is_started_again_with_its_state_and_the_workers_go_on(c
 @pytest.mark.parametrize(("options", "then"), [((), ()), (("--journal",), ()), ((), ("--shards", "2"))])
 def test_a_job_that_was_stopped_is_resumed_where_it_was_also_on_more_shards(commands, options, then):
     script = commands.script(COUNTS)
-    command = commands.start(*LOCAL, *options, "--workers", "1", script)
+    words = *LOCAL, *options, "--workers", "1", "--progress", "plain", script
+    command = commands.start(*words)
     command.wait_for("at ten")
-    assert command.end(signal.SIGINT)[0] == 130
+    code, _, err = command.end(signal.SIGINT)
+    assert code == 130
+    assert err[-2].startswith("10 steps in ")
+    assert err[-1] == f"psworker: continue with: psworker local --resume {shlex.join(words[2:])}"
+    assert "handed out again" not in "".join(err), "its examples wait for it"
     (commands.folder / "go").touch()
     code, out, err = commands.run(*LOCAL, *options, *then, "--workers", "1", "--resume", script)
     assert (code, "starts anew" in "".join(err)) == (0, False)

@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 
 import psworker as ps
-from pswire.errors import AlreadyRegistered, ConfigurationError, NotFinite, ShapeMismatch
+from pswire.errors import AlreadyRegistered, ConfigurationError, NotFinite, ShapeMismatch, Unavailable
 from psworker import ops
+from psworker.client import retry
+from psworker.config import WorkerConfig
 from psworker.model.collection import Collection
 from psworker.sessions.connection import Connection
+from psworker.sessions.session import Session
 
 random = np.random.default_rng(0)
 X = random.normal(size=(40, 4)).astype("f")
@@ -153,3 +156,10 @@ def test_connections_in_threads_are_workers_beside_each_other(connect):
         for _ in pool.map(work, ["w0", "w1", "w2"], timeout=60):
             pass
         assert np.array_equal(model.pull()["W"], [-30, -30])
+
+
+def test_a_worker_that_finds_no_server_says_where_it_looks_long_before_it_gives_up(caplog, monkeypatch):
+    monkeypatch.setattr(retry, "LOG_BEFORE_JOIN", 0.0)
+    with pytest.raises(Unavailable), Session(WorkerConfig(("127.0.0.1:1",), "w0", 0.1)):
+        pass
+    assert caplog.messages[0].startswith("w0 waits for shard 0, for 0 s: no server answers at 127.0.0.1:1: ")

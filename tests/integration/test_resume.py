@@ -18,6 +18,7 @@ import psworker as ps
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from psserver.storage import folders
+from psserver.testing import serve
 from pswire.errors import AlreadyRegistered, ConfigurationError, ModelFileError, ParamServerError, StorageError
 from psworker import ops
 from psworker.config import WorkerConfig
@@ -268,6 +269,26 @@ def test_a_changed_program_is_refused_with_the_folder_and_the_difference(tmp_pat
     assert run(tmp_path).digest == ran_through().digest, "nothing of this was harmful"
 
 
+def test_servers_refuse_a_changed_program_with_the_checkpoint_too(tmp_path):
+    def train(addresses, epochs, rate):
+        with ps.collection(), ps.session(addresses, resume=True, progress="off") as session:
+            x = ps.Variable(np.zeros(2, np.float32), name="x")
+            for _ in session.batches({"n": np.arange(4)}, 2, epochs):
+                ps.GradientDescent(rate).minimize(ops.sum(x))
+
+    with serve(checkpoint_dir=tmp_path) as servers:
+        train(servers.addresses, 2, 0.5)
+    with serve(checkpoint_dir=tmp_path) as servers:
+        continues = (
+            rf"the job continues from checkpoint {tmp_path}/step-\d+, global step 4: epochs may be raised, not low"
+        )
+        with pytest.raises(AlreadyRegistered, match=rf"epochs=2, but .* epochs=1.*{continues}"):
+            train(servers.addresses, 1, 0.5)
+        with pytest.raises(AlreadyRegistered, match=rf"rate=0.5.*rate=0.25.*{continues}"):
+            train(servers.addresses, 3, 0.25)
+        train(servers.addresses, 3, 0.5)
+
+
 def test_variables_may_be_made_in_the_session_as_before(tmp_path):
     for began in (0, 3):
         with ps.collection(), ps.session(checkpoint_dir=tmp_path, resume=True) as session:
@@ -463,7 +484,10 @@ def test_a_fork_of_the_program_leaves_the_folder_alone(tmp_path):
     assert numbers(tmp_path) == [0, 1]
 
 
-def test_a_best_model_needs_a_folder_and_leaves_a_foreign_file_alone(tmp_path):
+def test_a_best_model_needs_a_folder_and_leaves_a_foreign_file_alone(tmp_path, monkeypatch):
+    assert ps.session().checkpoint_dir is None
+    monkeypatch.chdir(tmp_path)
+    assert ps.session(checkpoint_dir="run").checkpoint_dir == tmp_path / "run"
     with ps.collection(), ps.session() as session, pytest.raises(ConfigurationError, match="checkpoint_dir"):
         session.save_best(1.0)
     with ps.collection(), ps.session(checkpoint_dir=tmp_path) as session:

@@ -271,6 +271,26 @@ def test_the_model_gets_the_columns_that_are_named_or_all_but_the_labels():
     assert given(inputs="items", labels="items") == [[[5, 7]]]
 
 
+def test_columns_of_numbers_are_put_side_by_side_for_a_model_of_one_input():
+    data = {"rooms": np.array([1, 2]), "price": np.array([3.0, 3.0]), "area": np.float32([5, 7])}
+    layer = nn.Dense(2, 1)
+    seen = []
+
+    def model(x):
+        seen.append(x)
+        return layer(x)[:, 0]
+
+    trainer = ps.Trainer(model, ops.mean_squared_error, ps.GradientDescent(0.0), labels="price")
+    trainer.fit(data, 1, 2, shuffle=False)
+    predicted = trainer.predict(data["rooms"], data["area"])
+    for given in seen:
+        np.testing.assert_array_equal(given, [[1.0, 5.0], [2.0, 7.0]], strict=True)
+    np.testing.assert_array_equal(predicted, model(np.array([[1.0, 5.0], [2.0, 7.0]])).value)
+    np.testing.assert_array_equal(
+        ps.Trainer(lambda x, training: x, LOSS, ADAM).predict([1, 2], [3, 4]), [[1, 3], [2, 4]]
+    )
+
+
 MODEL, LOSS, ADAM = (lambda x: x), (lambda output, labels: output), ps.Adam()
 
 
@@ -304,6 +324,11 @@ MODEL, LOSS, ADAM = (lambda x: x), (lambda output, labels: output), ps.Adam()
             lambda: counter()[1].predict(ps.Dataset(ONES)),
             TypeError,
             r"columns of a dataset: trainer\.predict\(data\.x\)",
+        ),
+        (
+            lambda: counter()[1].fit({"a": X, "word": np.array(["b"] * 60), "c": X[:, 0], "y": X[:, 0]}),
+            ps.errors.ConfigurationError,
+            "3 columns for it: a, word, c; such .* not so of a, word: choose by .* or make the model a function of 3",
         ),
         (lambda: counter()[1].predict(X, batch_size=0), ValueError, "batch_size must be 1 or more, got 0"),
         (lambda: ps.callbacks.EarlyStopping(patience=0), ValueError, "patience must be 1 epoch or more, got 0"),

@@ -1,9 +1,11 @@
 """Training through a session: pushes, losses, update ops, epochs, assigns, hyperparameters, slots, rows and tables."""
 
+import inspect
 import threading
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,8 +13,9 @@ import pytest
 import psworker as ps
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
+from psserver.testing import serve
 from pswire.errors import ConfigurationError, NotFinite, ShapeMismatch, TooLarge
-from pswire.messages import Leave, Push, Renew, Take, tensor_bytes
+from pswire.messages import EpochReport, Leave, Push, Renew, Take, tensor_bytes
 from pswire.specs.consistency import Bounded
 from pswire.specs.initializers import rows_of
 from psworker import ops, schedules
@@ -476,17 +479,48 @@ def test_calls_of_a_closed_session_and_for_other_objects_than_variables_are_refu
             ):
                 with pytest.raises(TypeError, match=rf"session\.{taken}.*, got"):
                     call(given)
-    for call in (
-        session.pull,
-        lambda: session.rows(table, [0]),
-        lambda: session.slot(x, "m"),
-        lambda: session.set_hyperparameters(optimizer, learning_rate=1.0),
-        lambda: session.push(optimizer, [(ONE, x)]),
-    ):
-        with pytest.raises(ConfigurationError, match="this session is not open"):
-            call()
     with pytest.raises(ConfigurationError, match="rows of 't' are kept by the server, and no session is open here"):
         ops.embedding(table, [1])
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_every_method_of_a_session_that_is_not_open_says_how_to_open_it(open_session, opened):
+    x, data = ps.Variable([0.0], name="x"), {"x": np.ones(2)}
+    session = open_session("w0")
+    if opened:
+        with session:
+            pass
+    arguments = {
+        "assign": (x, [1.0]),
+        "assign_add": (x, [1.0]),
+        "assign_all": ({x: [1.0]},),
+        "assign_rows": (x, [ONE]),
+        "batches": (data, 1),
+        "evaluate": (lambda batch: 0.0, data),
+        "fetch": ([x],),
+        "fetch_rows": (x, 0, 1),
+        "is_latest": (EpochReport(queue="batches-1", epoch=1),),
+        "load_best": (),
+        "look_up": (x, np.zeros(1, np.int64)),
+        "minimize": (lambda batch: ops.sum(x), data),
+        "mirror": ([x], print),
+        "note_loss": (0.0, [x]),
+        "push": (ps.GradientDescent(1.0), [(ONE, x)]),
+        "register": ([x],),
+        "rows": (x, [0]),
+        "save": ("x.safetensors",),
+        "save_best": (0.0,),
+        "set_hyperparameters": (x,),
+        "slot": (x, "m"),
+        "step_outside": ({}, None),
+    }
+    methods = {name for name, member in vars(Session).items() if inspect.isfunction(member) and name[0] != "_"}
+    assert set(arguments) < methods
+    calls = {name: partial(getattr(session, name), *arguments.get(name, ())) for name in methods - {"open", "close"}}
+    calls |= {"generation": session.generation().__enter__, "workers": lambda: session.workers}
+    for call in calls.values():
+        with pytest.raises(ConfigurationError, match="this session is not open"):
+            call()
 
 
 def test_new_hyperparameters_count_from_the_next_push_on_for_all_workers(open_session):
@@ -647,3 +681,14 @@ def test_a_table_larger_than_the_servers_memory_is_refused_and_training_goes_on(
         assert ps.global_variables() == [small]
         SGD.minimize(ops.sum(ops.embedding(small, [3])))
         assert (small.version, session.global_step) == (0, 1)
+
+
+@pytest.mark.parametrize(("workers", "level"), [(1, "WARNING"), (2, "INFO")])
+def test_a_worker_that_finds_nothing_left_warns_unless_others_have_done_it(caplog, workers, level):
+    caplog.set_level("INFO", "psworker")
+    with serve() as servers:
+        for name in ("w0", "w1"):
+            with Session(WorkerConfig(tuple(servers.addresses), name, 30, resume=True, workers=workers)) as session:
+                left = list(session.batches({"n": np.arange(4)}, 2))
+    [found] = [one for one in caplog.records if "no examples are left in batches-1: all are done" in one.message]
+    assert (left, found.levelname) == ([], level)

@@ -23,8 +23,8 @@ def softmax_cross_entropy(logits: Array, /, labels: TensorLike) -> Result:
     weights of the logits' shape (one-hot or probabilities). Rows are shifted by their largest logit against overflow
     (Goodfellow, Bengio and Courville, Deep Learning, 2016, section 4.1).
 
-    Raises ValueError when the shapes do not fit, an id is not in 0 ... classes - 1 or the batch is empty, TypeError
-    when ids are not integers.
+    Raises ValueError when the shapes do not fit, there is one class, an id is not in 0 ... classes - 1 or the batch is
+    empty, TypeError when ids are not integers.
     """
     labels = as_array(labels)
     _check_batch(logits, labels)
@@ -155,6 +155,12 @@ def _check_batch(logits: Array, labels: Array, where: str = "") -> None:
         raise TypeError(f"{where}logits must be floating point, of shape (..., classes)")
     if logits.size == 0:
         raise ValueError(f"{where}the batch is empty: there is nothing to take the mean of")
+    if logits.shape[-1] == 1:
+        raise ValueError(
+            f"{where}logits of shape {logits.shape} have one class, always right: for two classes by one logit take "
+            "ops.sigmoid_cross_entropy and the metric ps.metrics.accuracy(ops.sigmoid(logits), labels), for "
+            "numbers ops.mean_squared_error, otherwise logits with a column for each class"
+        )
     if labels.shape == logits.shape[:-1]:
         checked_ids(f"{where}labels", labels, logits.shape[-1], ValueError)
     elif labels.shape != logits.shape:
@@ -178,7 +184,7 @@ def _element_labels(logits: Array, labels: TensorLike) -> Array:
 
 def _difference(predictions: Array, targets: Array) -> Array:
     if np.shape(predictions) != np.shape(targets):
-        raise ValueError("predictions and targets must have the same shape (reshape one of them)")
+        raise ValueError("predictions and targets must have the same shape (such as predictions[:, 0])")
     difference = np.asarray(np.subtract(floating(predictions), floating(targets)))
     if difference.size == 0:
         raise ValueError("there are no elements to take the mean of")

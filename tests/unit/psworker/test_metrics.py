@@ -115,9 +115,29 @@ def test_errors_are_means_over_all_elements():
     differences = [float(a) - float(b) for a, b in zip(LOGITS.ravel(), targets.ravel(), strict=True)]
     assert split(metrics.mean_absolute_error, LOGITS, targets) == pytest.approx(np.mean(np.abs(differences)))
     assert split(metrics.mean_squared_error, LOGITS, targets) == pytest.approx(np.mean(np.square(differences)))
+    expected = math.sqrt(np.mean(np.square(differences)))
+    assert split(metrics.root_mean_squared_error, LOGITS, targets) == pytest.approx(expected)
     assert split(metrics.mean, LOGITS) == pytest.approx(np.mean(LOGITS.astype(np.float64)))
     with pytest.raises(ValueError, match="must have one shape"):
         metrics.mean_absolute_error(LOGITS, LABELS)
+
+
+def test_r2_is_the_part_of_the_variance_that_is_predicted():
+    predictions = LOGITS + np.float64(100)
+    targets = predictions + RANDOM.normal(size=LOGITS.shape)
+    unexplained = np.mean((predictions - targets) ** 2, axis=0) / np.var(targets, axis=0)
+    assert split(metrics.r2, predictions, targets) == pytest.approx(1 - np.mean(unexplained))
+    one = metrics.r2(predictions[:, 0], targets[:, 0]).value
+    assert one == pytest.approx(1 - unexplained[0]) == metrics.r2(predictions[:, :1], targets[:, :1]).value
+    assert math.isnan(metrics.r2(LOGITS[:, 0], np.full(90, 0.1)).value)
+
+
+@pytest.mark.parametrize("labels", [np.float32(BINARY), SCORES[:, None], np.zeros(90, np.int64)])
+@pytest.mark.parametrize("metric", [metrics.accuracy, metrics.f1, metrics.top_k_accuracy])
+def test_a_regression_has_no_accuracy(metric, labels):
+    predictions = LOGITS[:, :1] if labels.dtype.kind == "i" else LOGITS[:, :1].reshape(labels.shape)
+    with pytest.raises(ValueError, match=r"needs labels 0 and 1.*a regression is measured by ps.metrics.mean_squared"):
+        metric(predictions, labels)
 
 
 def test_metrics_of_other_numbers_of_classes_are_not_added():

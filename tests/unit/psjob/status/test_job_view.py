@@ -21,6 +21,15 @@ def test_workers_are_in_the_order_of_their_numbers_and_starting_until_a_shard_kn
     assert states == ["guest live", "worker-2 starting", "worker-9 live", "worker-10 starting"]
 
 
+def test_workers_that_had_left_before_a_resumed_job_began_do_not_count():
+    gone = [status(f"worker-{number}", "lost", steps=30) for number in range(3)]
+    view = JobView(NAMES).follow(job(90, *gone), 0.0)
+    assert summary_line(view).endswith(" · 2 workers")
+    back = [replace(one, incarnation=2, state="left") for one in gone[:2]]
+    view = view.follow(job(100, *back, gone[2], status("guest", "left")), 1.0)
+    assert [one.name for one in view.taking_part] == ["guest", *NAMES]
+
+
 def test_the_next_session_of_a_program_begins_anew_with_the_same_workers_and_is_numbered():
     view = JobView(NAMES).follow(job(0, session=1), 0.0)
     view = view.follow(job(900, status("worker-0", steps=900, cost=1.0), queues=(data(9000),), session=1), 1.0)

@@ -121,6 +121,7 @@ def test_a_silent_shard_is_named_with_its_reason_and_the_others_are_shown():
     assert text.count("warning") == 1
     assert row(text, "?", "host:2") == ["?", "host:2", "silent", *["–"] * 8]
     assert row(text, "0/2", "host:1")[2] == "12"
+    assert shown(silent) == "warning: no server answers at host:2: Connection refused\n"
 
 
 def test_a_narrow_terminal_shows_addresses_and_hyperparameters_unbroken_and_no_line_is_cut():

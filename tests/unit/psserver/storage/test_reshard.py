@@ -12,7 +12,7 @@ from psserver.storage.reshard import reshard, whole_variables
 from psserver.storage.shard_run import Run, write_run
 from pswire import messages as ms
 from pswire import placement
-from pswire.errors import WrongShard
+from pswire.errors import StorageError, WrongShard
 from pswire.optimizers import Adam, GradientDescent, Momentum
 from pswire.placement import place
 from pswire.specs.consistency import parse_consistency, parse_staleness
@@ -459,6 +459,20 @@ def test_a_provisional_run_goes_on_where_the_files_of_the_old_shards_were_remove
     starts = [find_start(tmp_path, shard, 2) for shard in range(2)]
     assert [(one.number, one.lost) for one in starts] == [(4, False)] * 2
     assert find_start(tmp_path, 0, 1).number == 5
+
+
+def test_a_job_that_was_stopped_when_one_shard_had_begun_goes_on_with_its_number_or_in_a_new_folder(tmp_path):
+    job = Job(new_shards(2))
+    write(tmp_path, job.shards[0])
+    with pytest.raises(
+        StorageError, match=r"start 2 servers instead: .* first step, so begin again with as many, or in a new folder"
+    ):
+        find_start(tmp_path, 0, 1)
+    assert [find_start(tmp_path, shard, 2).number for shard in range(2)] == [0, 0]
+    job.shards[0].cuts.skip(1)
+    write(tmp_path, job.shards[0])
+    with pytest.raises(StorageError, match="of shard 0 of 2 only: bring those of all shards into one folder"):
+        find_start(tmp_path, 0, 1)
 
 
 def parts_of_last_push(job):

@@ -63,7 +63,7 @@ def test_lines_of_several_workers_may_come_one_by_one_and_a_new_life_begins_with
         for worker, one in shown.items():
             one += reports.read(worker, [line])[1]
     assert shown["w0"] == lines[1:-1]
-    assert shown["w1"] == ["psworker: the same error as w0: ZeroDivisionError: division by zero"]
+    assert shown["w1"] == ["psworker: the same error as w0"]
     reports.read("w1", lines[:2])
     assert reports.read("w1", ["hidden"])[1] == []
     reports.started("w1")
@@ -75,7 +75,7 @@ def test_a_syntax_error_is_the_same_at_the_same_place_only(stderr):
     errors = [raised(compile, source, "train.py", "exec") for source in ("x =", "\nx =", "x =")]
     shown = [reports.read(f"w{number}", stderr(error))[1] for number, error in enumerate(errors)]
     assert [len(lines) > 1 for lines in shown] == [True, True, False]
-    assert shown[2] == ["psworker: the same error as w0: SyntaxError: invalid syntax"]
+    assert shown[2] == ["psworker: the same error as w0"]
 
 
 def test_a_script_without_a_session_is_noted_and_nothing_of_that_is_shown(stderr):

@@ -281,3 +281,19 @@ def test_a_flipped_or_cut_file_is_refused_whole_or_gives_values_of_the_right_sha
             same(values_of(), before)
         for name, value in values_of().items():
             assert (value.shape, value.dtype) == (before[name].shape, before[name].dtype)
+
+
+def test_a_model_that_is_made_again_in_one_program_is_told_to_be_in_a_collection_of_its_own(tmp_path):
+    path = tmp_path / "model.safetensors"
+    with ps.collection():
+        first = nn.Dense(2, 3)
+        ps.save(path, first.variables)
+        nn.Dense(2, 3)
+        with pytest.raises(
+            ModelFileError, match=r"lacks 'dense_1/kernel', .* again in one program.*`with ps.collection"
+        ):
+            ps.load(path)
+    with ps.collection():
+        second = nn.Dense(2, 3)
+        ps.load(path)
+    assert second.kernel.value.tobytes() == first.kernel.value.tobytes()
