@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from pswire.errors import ConfigurationError, DatasetError
-from psworker.data.arrow import ArrowTable
 from psworker.data.batch import Batch
 from psworker.data.dataset import Dataset
 from psworker.data.ragged import Ragged
@@ -18,6 +17,7 @@ from tests.support.combinations import together
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 pl = pytest.importorskip("polars", reason="polars is not installed")
+from psworker.data.arrow import ArrowTable  # noqa: E402 - after the check
 
 pytestmark = pytest.mark.slow  # their import alone takes a second
 
