@@ -1,14 +1,16 @@
-"""Examples: datasets in memory and memory maps, functions, iterables; and the order in which an epoch reads them.
+"""Examples: in memory and memory maps, of functions, of other libraries, iterables; and the order of an epoch.
 
-Programs have `Dataset`, `FunctionDataset`, `Ragged` and `Batch` as `ps.Dataset` and so on; `Queue` is `ps.data.Queue`.
+Programs have `Dataset`, `FunctionDataset`, `Ragged` and `Batch` as `ps.Dataset` and so on; `ps.data.Queue` makes items
+in threads, `ps.data.parquet` reads files.
 """
 
 from typing import TYPE_CHECKING
 
 from psworker import familiar_names
+from psworker.data.parquet_files import parquet
 from psworker.data.queue import Queue
 
-__all__ = ["Queue"]
+__all__ = ["Queue", "parquet"]
 
 
 def __dir__() -> list[str]:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from pswire.errors import DatasetError
 from pswire.tensors.values import Array
-from psworker.data.ragged import Ragged
+from psworker.data.arrow_stream import ArrowStream, is_table, opened
+from psworker.data.ragged import Column, Ragged, null_message
 from psworker.familiar_names import DATASET, described, hint_attributes
 
 __all__ = ["Batch"]
 
-#: A value for each example; or several for each, of different number.
-Column: TypeAlias = Array | Ragged
 #: What becomes a column.
 ColumnLike: TypeAlias = npt.ArrayLike | Ragged
 
@@ -27,7 +26,7 @@ RESERVED = frozenset({"columns", "concatenate", "epoch", "name", "next_batch", "
 #: How words become numbers.
 WORDS = (
     "words: np.unique(words, return_inverse=True)[1], or of pandas frame['name'].astype('category').cat.codes and "
-    "pd.get_dummies(frame): docs/data.md#csv-files"
+    "pd.get_dummies(frame): docs/data.md#csv"
 )
 
 
@@ -96,7 +95,7 @@ class Batch(Table):
 
     __slots__ = ("epoch",)
 
-    def __init__(self, columns: Mapping[str, ColumnLike], epoch: int | None = None) -> None:
+    def __init__(self, columns: Mapping[str, ColumnLike] | ArrowStream, epoch: int | None = None) -> None:
         super().__init__(checked_columns("a batch", columns))
         self.epoch = epoch
 
@@ -104,15 +103,23 @@ class Batch(Table):
         return self._described("" if self.epoch is None else f"epoch {self.epoch}, ")
 
 
-def checked_columns(owner: str, columns: Mapping[str, ColumnLike], *, lists: bool = False) -> dict[str, Column]:
-    """The columns as arrays or `Ragged`. With `lists`, rows of different shapes become a `Ragged`.
+def checked_columns(
+    owner: str, columns: Mapping[str, ColumnLike] | ArrowStream, *, lists: bool = False
+) -> dict[str, Column]:
+    """The columns, also those of a table of another library, as arrays or `Ragged`.
 
-    Not in a batch: whether a column is ragged must not depend on which examples are in it. Raises DatasetError.
+    With `lists`, rows of different shapes become a `Ragged`. Not in a batch: whether a column is ragged must not depend
+    on which examples are in it. Raises DatasetError.
     """
-    if not isinstance(columns, Mapping) and not hasattr(columns, "keys"):  # as a DataFrame has
+    given: Any = opened(columns, owner).columns() if is_table(columns) else columns
+    if not isinstance(given, Mapping) and not hasattr(given, "keys"):  # as a DataFrame of pandas has
         raise DatasetError(f'{owner} cannot be made of {type(columns).__name__}; name the columns: {{"x": x, "y": y}}')
     checked: dict[str, Column] = {}
-    for name, values in columns.items():
+    for name, values in given.items():
+        if not isinstance(name, str):
+            raise DatasetError(f"{owner} has a column {name!r}; names are text: rename the column")
+        if not name:
+            raise DatasetError(f'{owner} has a column without a name; name it, as in {{"x": x}}')
         if name in RESERVED or name.startswith("_"):
             raise DatasetError(f"{owner} cannot have a column {name!r}: the name is reserved; rename the column")
         try:
@@ -130,26 +137,56 @@ def checked_columns(owner: str, columns: Mapping[str, ColumnLike], *, lists: boo
     return checked
 
 
-def _column(values: ColumnLike, *, lists: bool) -> Column:
+def _column(values: Any, *, lists: bool) -> Column:  # noqa: ANN401
     if isinstance(values, Ragged):
         return values
+    if is_table(values):
+        return _of_arrow(values)
+    if hasattr(values, "column_names"):
+        raise DatasetError("a table of its own; give that: of several splits one, as in splits['train']")
+    _check_no_missing(values)
     try:
         array = np.asarray(values)
     except ValueError as error:  # rows of different shapes
         if lists:
-            return Ragged(cast(Sequence[npt.ArrayLike], values))
+            return Ragged(values)
         raise DatasetError(f"not an array ({error}); pad the rows, or give ps.Ragged(rows)") from error
-    if array.dtype.hasobject and array.ndim == 1 and all(isinstance(row, np.ndarray | list | tuple) for row in array):
-        return Ragged(array)
-    if array.dtype.hasobject:
-        kinds = ", ".join(sorted({type(value).__name__ for value in array.ravel()[:1000]}))
-        raise DatasetError(
-            f"objects ({kinds}) of shape {array.shape}; convert them to numbers, or to arrays of one dtype"
-            + (f" ({WORDS})" if "str" in kinds else "")
-        )
+    if array.dtype.hasobject and array.dtype.kind != "T":
+        return _of_objects(array)
     if array.ndim == 0:
         raise DatasetError(f"{array.dtype} of shape {array.shape}; give numbers, one row per example")
-    return array
+    return as_text(array) if array.dtype.kind == "U" and not isinstance(values, np.ndarray) else array
+
+
+def as_text(array: Array) -> Array:
+    """Texts as numpy's `StringDType`, in which none takes the memory of the longest."""
+    return array.astype(np.dtypes.StringDType())
+
+
+def _of_arrow(values: object) -> Column:
+    columns = opened(values, type(values).__name__).columns()
+    if list(columns) != [""]:
+        raise DatasetError(f"a table of its own, with columns {', '.join(columns)}; give these")
+    return columns[""]
+
+
+def _check_no_missing(values: Any) -> None:  # noqa: ANN401
+    """Raises DatasetError for nulls in a column of pandas that distinguishes them from NaN."""
+    if hasattr(values, "isna") and not isinstance(values.dtype, np.dtype) and values.isna().any():
+        raise DatasetError(null_message(int(values.isna().sum()), len(values)))
+
+
+def _of_objects(array: Array) -> Column:
+    """An array of objects as a column: rows as a `Ragged`, or texts."""
+    if array.ndim == 1 and all(isinstance(row, np.ndarray | list | tuple) for row in array):
+        return Ragged(array)
+    if array.ndim and all(isinstance(value, str) for value in array.flat):
+        return as_text(array)
+    kinds = ", ".join(sorted({type(value).__name__ for value in array.ravel()[:1000]}))
+    raise DatasetError(
+        f"objects ({kinds}) of shape {array.shape}; convert them to numbers, to text, or to arrays of one dtype, and "
+        "fill missing values or leave out their rows" + (f" ({WORDS})" if "str" in kinds else "")
+    )
 
 
 def _described(column: Column) -> str:

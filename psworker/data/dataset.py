@@ -12,9 +12,10 @@ import numpy.typing as npt
 
 from pswire.errors import DatasetError
 from pswire.tensors.values import Array
-from psworker.data.batch import Batch, Column, ColumnLike, Table, checked_columns
+from psworker.data.arrow_stream import ArrowStream
+from psworker.data.batch import Batch, ColumnLike, Table, checked_columns
 from psworker.data.epoch_order import epoch_order
-from psworker.data.ragged import Ragged
+from psworker.data.ragged import Column, Ragged, concatenated, taken
 from psworker.familiar_names import hint_arguments, hint_keywords
 
 __all__ = ["Dataset"]
@@ -29,7 +30,7 @@ class Dataset(Table):
 
     `columns`: arrays (rows, ...) of equal length; borrowed, with read-only views, and not to be modified elsewhere.
     A list of arrays or lists of different length, or an array of such objects, becomes a `Ragged` column. Memory maps
-    stay on disk: a batch reads its rows.
+    stay on disk: a batch reads its rows. Or a table of another library, such as a DataFrame (docs/data.md).
     `name`: for messages; the name of a slice includes its rows.
 
     Raises DatasetError for no columns, no rows, unequal lengths, other objects, rows of different dtypes, or a column
@@ -38,7 +39,7 @@ class Dataset(Table):
 
     __slots__ = ("_name", "_passes")
 
-    def __init__(self, columns: Mapping[str, ColumnLike], name: str = "dataset") -> None:
+    def __init__(self, columns: Mapping[str, ColumnLike] | ArrowStream, name: str = "dataset") -> None:
         if not isinstance(name, str):
             raise TypeError(f'Dataset: name the columns, ps.Dataset({{"x": x, "y": y}}); its name is {name!r:.80}')
         checked = checked_columns(f"dataset {name!r}", columns, lists=True)
@@ -59,7 +60,7 @@ class Dataset(Table):
         for part, form in zip(several, forms, strict=True):
             if form != forms[0]:
                 raise DatasetError(f"{part!r} and {several[0]!r} cannot be concatenated: they differ in their columns")
-        return cls({column: _concatenated([part[column] for part in several]) for column in several[0].columns}, name)
+        return cls({column: concatenated([part[column] for part in several]) for column in several[0].columns}, name)
 
     @property
     def name(self) -> str:
@@ -85,7 +86,7 @@ class Dataset(Table):
         Raises DatasetError when `indices` has another shape or dtype, or is out of range.
         """
         rows = checked_indices(self, indices)
-        return Batch({name: _taken(column, rows) for name, column in self._columns.items()}, epoch)
+        return Batch({name: taken(column, rows) for name, column in self._columns.items()}, epoch)
 
     @hint_keywords
     def split(self, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
@@ -154,14 +155,6 @@ def _read_only(column: Column) -> Column:
 def _form(column: Column) -> tuple[type, np.dtype[Any], tuple[int, ...]]:
     values = column.values if isinstance(column, Ragged) else column
     return type(column), column.dtype, values.shape[1:]
-
-
-def _concatenated(columns: list[Any]) -> Column:
-    return Ragged.concatenate(columns) if isinstance(columns[0], Ragged) else np.concatenate(columns)
-
-
-def _taken(column: Column, rows: Array) -> Column:
-    return column.take(rows) if isinstance(column, Ragged) else column.take(rows, axis=0)
 
 
 def slice_name(key: slice, size: int) -> str:

@@ -5,8 +5,8 @@ There is no Python object per row: a column of millions of texts takes the memor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, overload
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -131,9 +131,7 @@ class Ragged:
             raise IndexError(f"{self!r} has rows 0 to {count - 1}, asked for {rows}")
         rows = rows.astype(np.int64, copy=False)
         starts = self.row_splits[rows]  # not `lengths`, which would read all rows
-        lengths = self.row_splits[rows + 1] - starts
-        splits = _splits(lengths)
-        positions = np.repeat(starts - splits[:-1], lengths) + np.arange(splits[-1])
+        positions, splits = positions_of(starts, self.row_splits[rows + 1] - starts)
         return Ragged._of(self.values[positions], splits)
 
     def padded(self, value: float = 0, length: int | None = None) -> Padded:
@@ -160,6 +158,54 @@ class Ragged:
 
     def __repr__(self) -> str:
         return f"Ragged({len(self)} rows, {len(self.values)} x {self.dtype}{list(self.values.shape[1:])})"
+
+
+#: A value for each example; or several for each, of different number.
+Column: TypeAlias = Array | Ragged
+
+
+def taken(column: Column, rows: Array) -> Column:
+    """Copies of these rows of a column."""
+    return column.take(rows) if isinstance(column, Ragged) else column.take(rows, axis=0)
+
+
+def concatenated(columns: list[Any]) -> Column:
+    """The rows of columns of one kind, dtype and shape, one column after the other."""
+    return Ragged.concatenate(columns) if isinstance(columns[0], Ragged) else np.concatenate(columns)
+
+
+def gathered(starts: Array, take: Callable[[int, Array], dict[str, Column]], rows: Array) -> dict[str, Column]:
+    """The columns of rows of a table in parts, in the order of `rows`.
+
+    `starts` (parts + 1,) says where each part begins, and the last one ends. `take` is called once for each part that
+    has any of the rows, with its number and these rows, counted from its start; in the order in which `rows` needs
+    them.
+    """
+    if len(starts) == 2:
+        return take(0, rows)
+    parts = np.searchsorted(starts, rows, side="right") - 1
+    numbers, first = np.unique(parts, return_index=True)
+    numbers = numbers[np.argsort(first)]
+    places = [np.flatnonzero(parts == number) for number in numbers]
+    pieces = [take(int(number), rows[place] - starts[number]) for number, place in zip(numbers, places, strict=True)]
+    if len(pieces) == 1:
+        return pieces[0]
+    back = np.argsort(np.concatenate(places))
+    return {name: taken(concatenated([piece[name] for piece in pieces]), back) for name in pieces[0]}
+
+
+def null_message(nulls: int, count: int) -> str:
+    """The message of the error for nulls, and what to do."""
+    return (
+        f"{nulls} of {count} values are null; fill them (fill_null, fillna), leave out their rows (drop_nulls, "
+        "drop_null, dropna), or do not give the column"
+    )
+
+
+def positions_of(starts: Array, lengths: Array) -> tuple[Array, Array]:
+    """The positions of all values of rows that begin at `starts`, one row after the other; and their row splits."""
+    splits = _splits(lengths)
+    return np.repeat(starts - splits[:-1], lengths) + np.arange(splits[-1]), splits
 
 
 def _splits(lengths: npt.ArrayLike) -> Array:

@@ -1,31 +1,47 @@
-"""Examples that are not columns in memory: `FunctionDataset`, sequences, and iterables, which are read as a `Stream`.
+"""Examples that are not arrays in memory: of functions, tables and datasets of other libraries, sequences, streams.
 
-`open_source` finds out which one a program has given. Imports datasets only.
+`open_source` finds out which one a program has given, by its methods: no other library is imported for that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from copy import copy
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from pswire.errors import DatasetError
 from pswire.tensors.values import Array
-from psworker.data.batch import Batch, ColumnLike
+from psworker.data.arrow_stream import ArrowStream, is_table, opened
+from psworker.data.batch import Batch, ColumnLike, as_text, checked_columns
 from psworker.data.dataset import Dataset, checked_indices, slice_name, split_rows
+from psworker.data.epoch_order import epoch_order
 from psworker.familiar_names import hint_keywords
 
 __all__ = ["FunctionDataset"]
+
+
+class Numbered(Protocol):
+    """Examples by their numbers, from 0."""
+
+    def __len__(self) -> int:
+        """The number of examples."""
+
+    def __getitem__(self, number: int, /) -> Any:  # noqa: ANN401
+        """An example."""
+
 
 #: Columns by name; for one example, or for all examples of a batch.
 Columns: TypeAlias = Mapping[str, ColumnLike]
 #: Makes the columns of a batch: of the examples of a sequence or an iterable, or of an item that has all of them.
 Collate: TypeAlias = Callable[[Any], Columns | Batch]
-#: What a program may read batches of: columns, examples by number, or examples (or batches) one after the other.
+#: What a program may read batches of: columns, examples by number, or examples (or batches) one after the other. Tables
+#: and datasets of other libraries are among these.
 Source: TypeAlias = (
-    "Dataset | FunctionDataset | Stream | Columns | Sequence[Any] | Iterable[Any] | Callable[[], Iterable[Any]]"
+    "Dataset | FunctionDataset | Stream | Batch | Columns | ArrowStream | Numbered | Iterable[Any] | "
+    "Callable[[], Iterable[Any]]"
 )
 
 
@@ -96,14 +112,18 @@ class FunctionDataset:
             )
         return batch
 
+    def order(self, seed: int, epoch: int) -> Array:
+        """The order of an epoch, the same in every worker: a permutation of the indices, int64."""
+        return epoch_order(len(self), seed, epoch)
+
     def expect(self, indices: Array) -> None:
         """Is told the examples that are taken next; a subclass may begin to read them."""
 
     def _part(self, rows: range | Array, name: str) -> FunctionDataset:
-        part = FunctionDataset(self._read, max(1, len(rows)), f"{self._name}{name}")
+        part = copy(self)
+        part._name, part._rows = f"{self._name}{name}", rows
         if not len(rows):
             raise DatasetError(f"{part._name} has no rows; give at least one example")
-        part._rows = rows
         return part
 
     def __repr__(self) -> str:
@@ -176,24 +196,56 @@ def open_source(source: Source, collate: Collate | None) -> Dataset | FunctionDa
     """
     if isinstance(source, np.ndarray | tuple | str | bytes):
         raise DatasetError(f'{type(source).__name__} is not a dataset; name the columns, as in {{"x": x, "y": y}}')
-    is_dataset = isinstance(source, Dataset | FunctionDataset | Stream)
-    if is_dataset or hasattr(source, "keys"):  # a mapping, or a table of another library
+    if isinstance(source, Dataset | FunctionDataset | Stream | Batch) or _has_columns(source):
         if collate is not None:
             raise ValueError("collate is for sequences and iterables of examples; a dataset has columns already")
-        return source if is_dataset else Dataset(source)  # type: ignore[arg-type, return-value]
-    if isinstance(source, Batch):
-        return Dataset(source._columns)
-    if hasattr(source, "__len__") and hasattr(source, "__getitem__"):
+        return _of_columns(source)
+    if hasattr(source, "__len__") and hasattr(source, "__getitem__") and not _is_iterable_of_pytorch(source):
+        if collate is None and hasattr(source, "with_format"):
+            return _of_hugging_face(source)
         return _of_sequence(source, collate or stacked)  # type: ignore[arg-type]
     if callable(source) or isinstance(source, Iterable):
         return Stream(source, collate)
     raise DatasetError(
-        f"{type(source).__name__} is not a dataset; give a ps.Dataset, a ps.FunctionDataset, columns by name, or an "
+        f"{type(source).__name__} is not a dataset; give a ps.Dataset, a ps.FunctionDataset, columns by name, a table "
+        "(of a lazy frame what collect() returns), a sequence of examples (with __len__ and __getitem__), or an "
         "iterable of examples"
     )
 
 
-def _of_sequence(sequence: Sequence[Any], collate: Collate) -> FunctionDataset:
+def _has_columns(value: object) -> bool:
+    """Whether a value is a mapping, or a table of another library."""
+    return hasattr(value, "keys") or is_table(value)
+
+
+def _of_columns(source: Any) -> Dataset | FunctionDataset | Stream:  # noqa: ANN401
+    if isinstance(source, Dataset | FunctionDataset | Stream):
+        return source
+    if isinstance(source, Batch):
+        return Dataset(source._columns)
+    if not is_table(source):
+        return Dataset(source)
+    name = type(source).__name__
+    table = opened(source, name)
+    checked_columns(name, table.take(np.zeros(1, np.int64)))  # their names
+    return FunctionDataset(table.take, len(table), name)
+
+
+def _of_hugging_face(source: Any) -> FunctionDataset:  # noqa: ANN401
+    """A `datasets.Dataset`, which gives the columns of the rows at a list of indices, and reads these alone.
+
+    As Arrow tables, unless the program has chosen a format or a transform.
+    """
+    dataset = source if source.format["type"] else source.with_format("arrow")
+    return FunctionDataset(lambda rows: dataset[rows.tolist()], len(source), type(source).__name__)
+
+
+def _is_iterable_of_pytorch(source: object) -> bool:
+    """Whether it is a `torch.utils.data.IterableDataset`: it inherits a `__getitem__`, and may have a length."""
+    return any(base.__name__ == "IterableDataset" for base in type(source).__mro__)
+
+
+def _of_sequence(sequence: Numbered, collate: Collate) -> FunctionDataset:
     def read(indices: Array) -> Columns | Batch:
         return collate([sequence[int(number)] for number in indices])
 
@@ -209,7 +261,7 @@ def as_batch(columns: object, giver: str, epoch: int | None) -> Batch:
     """The value of a program's function as a batch of this epoch; DatasetError names the `giver`."""
     if isinstance(columns, Batch):
         return Batch(columns._columns, epoch)
-    if not hasattr(columns, "keys"):
+    if not _has_columns(columns):
         raise DatasetError(f'{giver} is {type(columns).__name__}; give columns by name, as in {{"x": x, "y": y}}')
     try:
         return Batch(columns, epoch)  # type: ignore[arg-type]
@@ -218,23 +270,42 @@ def as_batch(columns: object, giver: str, epoch: int | None) -> Batch:
 
 
 def stacked(examples: Sequence[Any]) -> Columns:
-    """The columns of examples, each a mapping of names to numbers or arrays of one shape: arrays (examples, ...)."""
-    first = examples[0]
-    for number, example in enumerate(examples):
-        if not isinstance(example, Mapping):
+    """The columns of examples, whose values are numbers, texts or arrays of one shape: arrays (examples, ...).
+
+    An example is a mapping, a named tuple, or a pair, whose columns are `x` and `y`.
+    """
+    rows = [_named(example) for example in examples]
+    first = rows[0]
+    for number, row in enumerate(rows):
+        if row.keys() != first.keys():
+            raise DatasetError(f"examples 0 and {number} of a batch have columns {list(first)} and {list(row)}")
+    return {name: _stacked_column(name, [row[name] for row in rows]) for name in first}
+
+
+def _named(example: Any) -> Mapping[str, Any]:  # noqa: ANN401
+    """The values of an example by the names of their columns."""
+    if isinstance(example, Mapping):
+        return example
+    if isinstance(example, tuple) and hasattr(example, "_fields"):
+        return dict(zip(example._fields, example, strict=True))
+    if isinstance(example, tuple) and len(example) == 2:
+        return dict(zip(("x", "y"), example, strict=True))
+    if is_table(example):
+        raise DatasetError(f"an example is {type(example).__name__}, a whole batch; give batch_size=None")
+    raise DatasetError(
+        f'an example is {type(example).__name__}; give a mapping, as in {{"x": x, "y": y}}, a pair of x and y, a named '
+        "tuple, or collate=, a function that makes the columns of a list of examples"
+    )
+
+
+def _stacked_column(name: str, values: list[Any]) -> Array:
+    arrays = [np.asarray(value) for value in values]
+    for number, array in enumerate(arrays):
+        if array.shape != arrays[0].shape:
             raise DatasetError(
-                f'an example is {type(example).__name__}; give a mapping, as in {{"x": x, "y": y}}, or collate=, a '
-                "function that makes the columns of a list of examples"
+                f"column {name!r} has shapes {arrays[0].shape} and {array.shape} in examples 0 and {number} of a "
+                "batch; pad them, or give collate=, a function that makes columns, such as ps.Ragged, of a list of "
+                "examples"
             )
-        if example.keys() != first.keys():
-            raise DatasetError(f"examples 0 and {number} of a batch have columns {list(first)} and {list(example)}")
-    columns = {name: [np.asarray(example[name]) for example in examples] for name in first}
-    for name, values in columns.items():
-        for number, value in enumerate(values):
-            if value.shape != values[0].shape:
-                raise DatasetError(
-                    f"column {name!r} has shapes {values[0].shape} and {value.shape} in examples 0 and {number} of a "
-                    "batch; pad them, or give collate=, a function that makes columns, such as ps.Ragged, of a list of "
-                    "examples"
-                )
-    return {name: np.stack(values) for name, values in columns.items()}
+    column = np.stack(arrays)
+    return as_text(column) if isinstance(values[0], str) else column

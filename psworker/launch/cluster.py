@@ -7,15 +7,13 @@ The main thread makes all decisions; other threads and signal handlers put event
 import math
 import os
 import queue
-import re
-import secrets
 import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 
 from psjob.guard import Finding
@@ -28,21 +26,18 @@ from pswire.addresses import local_address, remote_address
 from pswire.errors import ParamServerError
 from pswire.network.channel import check_health
 from pswire.plurals import pluralize
-from pswire.security.credentials import Credentials
 from pswire.security.local_tokens import LocalTokens
 from pswire.security.token_files import Role
-from pswire.system.host import cores
-from psworker import config
 from psworker.launch.display.dashboard import Note
 from psworker.launch.display.plain import Display
 from psworker.launch.job import Job
 from psworker.launch.machines import JobProcess, Machines, OnLines, Place, Start, ThisMachine
-from psworker.launch.processes import Stream, signals_handled, was_killed
-from psworker.launch.reports import Reports
+from psworker.launch.process_output import ProcessOutput
+from psworker.launch.processes import signals_handled, was_killed
 from psworker.launch.restart_times import Restarts
-from psworker.launch.run_folder import OpenRunFolder
 from psworker.launch.run_recorder import RunRecorder, start_of
 from psworker.launch.script import without_session
+from psworker.launch.starts import Starts
 
 #: Seconds for a server that listens to answer; for a worker from SIGTERM to its end; the same for a server, which gives
 #: open calls 5 s; and for the kernel after SIGKILL.
@@ -62,15 +57,8 @@ DETAIL_EVERY = 4
 GUARD_CODE, GUARD_GRACE = 3, 10.0
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_LISTENING = re.compile(r"^psserver: .*\blistening on (\S+)$", re.MULTILINE)
-#: The name of the process with the live page, and its line.
+#: The name of the process with the live page.
 MONITOR = "monitor"
-_PAGE = re.compile(r"^psserver: monitor at (\S+)$", re.MULTILINE)
-#: The lines of a server that are not shown; and while the job is stopped, whose workers give their examples back.
-_ROUTINE = re.compile(r"^psserver: .*\b(?:listening on|stopped at) ")
-_ROUTINE_AT_STOP = re.compile(rf"{_ROUTINE.pattern}|^.* will be handed out again: worker ")
-#: The options of processes that are files of this machine.
-_FILES = {"tls_ca", "tls_cert", "tls_key", "token_file"}
 
 
 @dataclass(frozen=True)
@@ -106,11 +94,10 @@ class Cluster:
         self._addresses: dict[str, str] = {}  # on which the servers that have answered listen, by name
         self._servers: tuple[str, ...] = ()  # as this process reaches them, now and after one has moved
         self._restarts = Restarts(job.restart_limit)
-        self._folder: OpenRunFolder | None = None
         self._recorder: RunRecorder | None = None
         self._tokens: LocalTokens | None = None
-        self._name_key = secrets.token_hex(16)  # a worker that is started again takes its place at once
-        self._reports = Reports()
+        self._starts: Starts
+        self._output = ProcessOutput(display, self._on_listening, partial(self._post, self._on_error))
         self._poller: Poller | None = None
         self._guard: GuardActions | None = None
         self._stopped_by_guard = ""  # why
@@ -131,7 +118,7 @@ class Cluster:
         folder = self._job.run_folder.opened() if self._job.run_folder else nullcontext()
         tokens = self._job.security.tokens()
         with (
-            folder as self._folder,
+            folder as self._output.folder,
             self._recording() as self._recorder,
             tokens as self._tokens,
             self._here,
@@ -139,8 +126,9 @@ class Cluster:
             signals,
             self._display,
         ):
+            self._starts = Starts(self._job, self._tokens, self._output.folder)
             if self._machines.where:
-                self._shown(self._display.notice, f"psworker: {self._machines.where}")
+                self._output.shown(self._display.notice, f"psworker: {self._machines.where}")
             try:
                 self._start_servers()
                 self._train()
@@ -166,10 +154,12 @@ class Cluster:
     def _train(self) -> None:
         job = self._job
         self._servers = self._publish()
-        self._shown(self._display.notice, self._servers_line())
+        self._output.shown(self._display.notice, self._servers_line())
         if job.http is not None:
+            if self._tokens is not None:
+                self._output.page_query = f"?token={self._tokens.read(Role.OBSERVER)}"
             self._start(MONITOR)
-        credentials = self._credentials(Role.ADMIN)
+        credentials = self._starts.credentials(Role.ADMIN)
         with StatusClient(self._servers, credentials) as client, self._guarding() as self._guard:
             ask, names = partial(self._ask, client), job.worker_names
             poller = self._poller = Poller(ask, self._follow, interval=STATUS_INTERVAL, names=names)
@@ -203,20 +193,17 @@ class Cluster:
                 self._recorder.follow(view)
             if self._guard is not None:
                 self._guard.observe(view.latest, view.seconds)
-        self._shown(self._display.show, view)
+        self._output.shown(self._display.show, view)
 
     def _guarding(self) -> AbstractContextManager[GuardActions | None]:
         return guarding(
             self._job.guard,
             self._servers,
-            self._credentials(Role.ADMIN),
+            self._starts.credentials(Role.ADMIN),
             report=self._on_finding,
             note=self._on_guard_note,
             stopped=partial(self._post, self._on_guard_stop),
         )
-
-    def _credentials(self, role: Role) -> Credentials:
-        return self._job.security.credentials(self._tokens, role)
 
     def _server_addresses(self) -> list[str]:
         """The addresses of all servers for processes of this machine, in the order of their shards."""
@@ -231,16 +218,17 @@ class Cluster:
 
     def _start(self, name: str) -> None:
         """Start a process of the job."""
-        machines = self._machines
+        starts, output, machines = self._starts, self._output, self._machines
         start: Callable[[Place], Start]
         on_lines: OnLines
         if name in self._job.server_names:
-            start, on_lines = partial(self._server, name), self._server_lines
+            start, on_lines = lambda place: starts.server(name, self._addresses.get(name), place), output.of_server
         elif name == MONITOR:
-            machines, start, on_lines = self._here, self._monitor, self._monitor_lines()
+            machines = self._here
+            start, on_lines = lambda _: starts.monitor(self._servers), output.of_monitor
         else:
-            start, on_lines = partial(self._worker, name), self._worker_lines
-            self._reports.started(name)
+            start, on_lines = lambda place: starts.worker(name, self._server_addresses(), place), output.of_worker
+            output.reports.started(name)
         try:
             self._processes[name] = machines.start(name, start, on_lines, partial(self._post, self._on_end))
         except OSError as error:
@@ -248,44 +236,9 @@ class Cluster:
         self._restarts.started(name, time.monotonic())
         self._record("started", name, "was started")
 
-    def _server(self, name: str, place: Place) -> Start:
-        """A server, which is started again where the workers know it."""
-        job, shard = self._job, self._job.server_names.index(name)
-        options = _placed(job.security.server_options(self._tokens), place) | job.log_options
-        optimizers = place.file(job.optimizers) if job.optimizers.endswith(".py") else job.optimizers
-        return Start(
-            job.server_command(shard, place.bind(self._addresses.get(name) or job.bind[shard])),
-            config.server_environment(options | {"optimizers": optimizers}),
-            config.server_environment({"log_level": "warning"}),
-            held=[self._folder.lock] if self._folder else [],
-        )
-
-    def _monitor(self, _: Place) -> Start:
-        """The process of the live page."""
-        shown = asdict(self._credentials(Role.OBSERVER))
-        shown["client_token_file"] = shown.pop("token_file")
-        return Start(
-            self._job.monitor_command(self._servers),
-            config.server_environment(shown | self._job.log_options),
-            config.server_environment({"log_level": "warning"}),
-        )
-
-    def _worker(self, name: str, place: Place) -> Start:
-        """A worker; one that starts late takes part in the job of the others, although these may have finished it."""
-        job = self._job
-        folder = None if job.run_folder is None else job.run_folder.path.absolute()
-        options = {**job.worker_options, "checkpoint_dir": folder, "summary_dir": folder, "progress": "off"}
-        options |= _placed(asdict(self._credentials(Role.WORKER)), place) | job.log_options
-        return Start(
-            job.worker_command(name, place.servers(self._server_addresses()), place.program(job.script)),
-            config.environment({**options, "resume": True, "name_key": self._name_key, "workers": job.workers}),
-            threads=job.threads,
-            share=max(1, cores() // job.workers),
-        )
-
     def _stop_workers(self) -> None:
         """End the workers, which leave the job."""
-        self._stopping = True
+        self._stopping = self._output.stopping = True
         self._restarts.cancel()
         self._end(self._job.worker_names, WORKER_GRACE)
 
@@ -334,7 +287,7 @@ class Cluster:
             except queue.Empty:
                 if reason:
                     since = f"{time.monotonic() - begin:.0f} s"
-                    self._shown(self._display.note, f"waiting for {' and '.join(names)} {reason}, since {since}")
+                    self._output.shown(self._display.note, f"waiting for {' and '.join(names)} {reason}, since {since}")
         return True
 
     def _on_end(self, process: JobProcess) -> None:
@@ -351,7 +304,7 @@ class Cluster:
             return
         if name == MONITOR:
             self._record("ended", name, how, "warning")
-            self._say(name, f"{how}; the job goes on without the live page")
+            self._output.say(name, f"{how}; the job goes on without the live page")
             return
         pause = self._restarts.schedule(name, time.monotonic()) if self._restartable(process) else None
         if pause is None:
@@ -360,18 +313,18 @@ class Cluster:
             raise _Abort(self._failure(process))
         how += f"; restart {self._restarts.count(name)} of {self._job.restart_limit} in {pause:g} s"
         self._record("ended", name, how, "warning")
-        self._say(name, how)
+        self._output.say(name, how)
 
     def _say_why_stopped(self, worker: JobProcess) -> None:
         """Say of a worker that was stopped because of another process that it was; not if it had ended by itself."""
         names = {-signal.SIGKILL: "killed", -signal.SIGTERM: "stopped", 128 + signal.SIGTERM: "stopped"}
         how = names.get(worker.code or 0) if worker.name in self._job.worker_names and self._failed else None
-        if how and worker.name not in self._reports.errors:
-            self._say(worker.name, f"{how}, because {self._failed} has failed")
+        if how and worker.name not in self._output.reports.errors:
+            self._output.say(worker.name, f"{how}, because {self._failed} has failed")
 
     def _warning(self) -> str:
         """A line about workers that have opened no session."""
-        silent = [name for name in self._job.worker_names if name in self._reports.without_session]
+        silent = [name for name in self._job.worker_names if name in self._output.reports.without_session]
         everyone = len(silent) == len(self._job.worker_names)
         return without_session(self._job.script if everyone else " and ".join(silent)) if silent else ""
 
@@ -395,9 +348,9 @@ class Cluster:
         if process.name in self._addresses and self._job.restart_limit and not self._job.run_folder:
             then += ". Its state was lost with it: with --run-dir it is saved, and the server is started again"
         error, last_lines = f"{process.name} {process.describe_exit()}{after}{then}", process.last_lines
-        if (reported := self._reports.errors.get(process.name)) is not None:  # its traceback was shown
+        if (reported := self._output.reports.errors.get(process.name)) is not None:  # its traceback was shown
             error, last_lines = f"{error}. Its error: {reported}", deque()
-        return Outcome(128 - code if code < 0 else code, error, self._reports.strip(last_lines))
+        return Outcome(128 - code if code < 0 else code, error, self._output.reports.strip(last_lines))
 
     def _on_signal(self, number: int) -> None:
         if not self._stopping:
@@ -453,7 +406,7 @@ class Cluster:
         self._recorder.events.add("job", text, level=level)
         self._recorder.end(state, outcome.code, outcome.error, view, restarts)
         for problem in filter(None, (self._recorder.problem, self._recorder.events.problem)):
-            self._shown(self._display.notice, f"psworker: {problem}")
+            self._output.shown(self._display.notice, f"psworker: {problem}")
 
     # --- in other threads -----------------------------------------------------------------------------------------
 
@@ -468,71 +421,20 @@ class Cluster:
         level, worker = ("warning", "") if finding is None else (finding.level, finding.worker)
         if self._recorder is not None:
             self._recorder.events.add("guard", recorded, source="guard", level=level, worker=worker)
-        self._shown(self._display.finding, Note(f"psworker: {shown}", warning=True))
+        self._output.shown(self._display.finding, Note(f"psworker: {shown}", warning=True))
 
     def _post(self, handle: Callable[..., None], *arguments: object) -> None:
         """Have the main thread call `handle`."""
         self._events.put(partial(handle, *arguments))
 
-    def _server_lines(self, server: JobProcess, stream: Stream, lines: list[str]) -> None:
-        """Read where a server listens, and check that it serves; show the lines that are not routine."""
-        self._log(server.name, lines)
-        routine = _ROUTINE_AT_STOP if self._stopping else _ROUTINE
-        if others := [line for line in lines if not routine.match(line)]:
-            self._show(server.name, stream, others)
-        for address in _LISTENING.findall("\n".join(lines)):
-            if server.name in self._addresses:
-                self._say(server.name, f"listens again on {address}")
-                self._post(self._on_moved, server.name, address)
-                continue
-            try:
-                credentials = self._credentials(Role.ADMIN)
-                # a server that does not serve stays silent
-                if check_health(local_address(address), HEALTH_TIMEOUT, credentials):
-                    self._post(self._addresses.__setitem__, server.name, address)
-            except ParamServerError as error:
-                self._post(self._on_error, error)
-
-    def _monitor_lines(self) -> OnLines:
-        """A function that reads where the live page is, and shows it with a token that opens it; and other lines."""
-        query = "" if self._tokens is None else f"?token={self._tokens.read(Role.OBSERVER)}"
-
-        def read(monitor: JobProcess, stream: Stream, lines: list[str]) -> None:
-            self._log(monitor.name, lines)
-            if others := [line for line in lines if not _PAGE.match(line)]:
-                self._show(monitor.name, stream, others)
-            for url in _PAGE.findall("\n".join(lines)):
-                self._shown(partial(self._display.notice, needed=True), f"psworker: live page at {url}{query}")
-
-        return read
-
-    def _worker_lines(self, worker: JobProcess, stream: Stream, lines: list[str]) -> None:
-        written, shown = self._reports.read(worker.name, lines) if stream == "stderr" else (lines, lines)
-        self._log(worker.name, written)
-        if shown:
-            self._show(worker.name, stream, shown)
-
-    def _say(self, name: str, text: str) -> None:
-        """Log and show a line about a process."""
-        text = f"psworker: {time.strftime('%H:%M:%S')} {text}"
-        self._log(name, [text])
-        self._shown(self._display.process_event, name, text)
-
-    def _log(self, name: str, lines: list[str]) -> None:
-        if self._folder and (problem := self._folder.log(name, lines)):
-            self._shown(self._display.process_event, name, f"psworker: {problem}")
-
-    def _show(self, name: str, stream: Stream, lines: list[str]) -> None:
-        self._shown(self._display.lines, name, stream, lines)
-
-    def _shown(self, write: Callable[..., None], *arguments: object) -> None:
-        """Write to the display; an output that its reader has closed ends the job, not only this thread."""
-        try:
-            write(*arguments)
-        except OSError as error:
+    def _on_listening(self, name: str, address: str) -> None:
+        """Check that a server serves, which says that it listens; or, if it did before, note where it is now."""
+        if name in self._addresses:
+            self._output.say(name, f"listens again on {address}")
+            self._post(self._on_moved, name, address)
+            return
+        try:  # a server that does not serve stays silent
+            if check_health(local_address(address), HEALTH_TIMEOUT, self._starts.credentials(Role.ADMIN)):
+                self._post(self._addresses.__setitem__, name, address)
+        except ParamServerError as error:
             self._post(self._on_error, error)
-
-
-def _placed(options: Mapping[str, str], place: Place) -> dict[str, str]:
-    """The options of a process, with the paths that their files have at its place."""
-    return {name: place.file(value) if value and name in _FILES else value for name, value in options.items()}

@@ -49,10 +49,15 @@ class DatasetBatches:
     def begin(self, block: Block) -> None:
         """Goes to a block; computes the order of an epoch that begins."""
         if block.epoch != self._epoch and not self._queue.in_order:
-            self._order = epoch_order(self._queue.size, self._queue.seed, block.epoch)
+            self._order = self._order_of(block.epoch)
         self._epoch, self._position, self._stop = block.epoch, block.start, block.stop
         if isinstance(self._dataset, FunctionDataset):
             self._dataset.expect(self._rows(block.start, block.stop))
+
+    def _order_of(self, epoch: int) -> Array:
+        if isinstance(self._dataset, FunctionDataset):
+            return self._dataset.order(self._queue.seed, epoch)
+        return epoch_order(self._queue.size, self._queue.seed, epoch)
 
     def _rows(self, first: int, stop: int) -> Array:
         return np.arange(first, stop) if self._order is None else self._order[first:stop]

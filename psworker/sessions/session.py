@@ -534,9 +534,10 @@ class Session:
         of this one; a job that is resumed reads them from their beginning.
 
         Args:
-            source: the examples; the same in every worker. A `Dataset`, a `FunctionDataset`, columns by name, a
-                sequence of examples (with `len` and numbers), an iterable of examples, or a function that returns one
-                for each pass. An example is a mapping of columns.
+            source: the examples; the same in every worker. A `Dataset`, a `FunctionDataset`, columns by name, a table
+                or dataset of another library (docs/data.md), a sequence of examples (with `len` and numbers), an
+                iterable of examples, or a function that returns one for each pass. An example is a mapping of columns,
+                a named tuple, or a pair, whose columns are `x` and `y`.
             batch_size: examples in a batch; the last of an epoch may be smaller. None: each item of the iterable is a
                 batch, columns by name.
             epochs: passes over the source; None: without end, until `steps`, or the program leaves the loop.

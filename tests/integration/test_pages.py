@@ -27,6 +27,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 #: Their blocks belong together: run by tests/integration/test_testing_page.py and tests/cluster/test_first_hour.py.
 TOGETHER = {ROOT / "docs" / "testing.md", ROOT / "docs" / "first-hour.md"}
+#: Of programs that are skipped without them: a module of each.
+LIBRARIES = {name: name for name in ("jax", "pandas", "polars", "pyarrow", "torch")}
+LIBRARIES["datasets"] = "datasets.arrow_dataset"  # `datasets` alone is a folder of the repository too
 #: What pages call train.py.
 TRAIN = """
 import numpy as np
@@ -101,9 +104,9 @@ def test_the_program_of_the_readme_has_the_accuracy_of_softmax_regression(epochs
     ],
 )
 def test_every_block_of_python_on_a_page_runs_and_its_assertions_hold(block, tmp_path, monkeypatch):
-    for library in ("jax", "torch"):
-        if f"import {library}\n" in block.text:
-            pytest.importorskip(library, reason=f"{library} is not installed")
+    for library in re.findall(r"^(?:import|from) (\w+)", block.text, re.MULTILINE):
+        if library in LIBRARIES:
+            pytest.importorskip(LIBRARIES[library], reason=f"{library} is not installed")
     monkeypatch.chdir(tmp_path)  # where it may save its model
     monkeypatch.setattr(sys, "argv", ["train.py"])
     if re.search(r"^(async )?def test_", block.text, re.MULTILINE):  # tests of one's own, which pytest runs

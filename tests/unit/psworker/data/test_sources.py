@@ -1,9 +1,12 @@
 """Function datasets, sequences and iterables of examples: the batches they make, and what is refused."""
 
+from collections import namedtuple
+
 import numpy as np
 import pytest
 
 from pswire.errors import DatasetError
+from pswire.messages import Block
 from psworker.data.batch import Batch
 from psworker.data.dataset import Dataset
 from psworker.data.epoch_order import epoch_order
@@ -69,6 +72,8 @@ def test_slices_and_splits_of_a_function_dataset_read_nothing_and_compose(datase
         ({"x": [[1], [2, 3], [4]]}, r"a batch, column 'x': not an array .*ps.Ragged\(rows\)"),
         ({"x": [1, 2, 3], "y": [1]}, r"unequal length \(x: 3, y: 1\)"),
         ({}, "no columns"),
+        ({0: [1, 2, 3]}, "has a column 0; names are text"),
+        ({"x": [1, "a", None]}, "fill missing values or leave out their rows"),
     ],
 )
 def test_a_function_that_returns_no_batch_of_its_rows_is_refused_by_name(returned, pattern):
@@ -122,6 +127,61 @@ def test_arrays_of_examples_are_stacked_by_column():
     np.testing.assert_array_equal(batch.x[0], examples[2]["x"])
 
 
+def test_pairs_named_tuples_and_texts_are_stacked_by_column():
+    Example = namedtuple("Example", ["image", "caption"])
+    named = [Example(np.full(2, number), "a" * number) for number in range(3)]
+    pairs = [(number, [number, 1]) for number in range(3)]
+    batch, of_pairs = open_source(named, None).take([2, 1]), next(stream(iter(pairs)))
+    assert (batch.columns, batch.image.tolist(), batch.caption.tolist()) == (
+        ("image", "caption"),
+        [[2, 2], [1, 1]],
+        ["aa", "a"],
+    )
+    assert (of_pairs.x.tolist(), of_pairs.y.tolist()) == ([0, 1, 2], [[0, 1], [1, 1], [2, 1]])
+
+
+def test_texts_are_columns_in_which_none_takes_the_memory_of_the_longest():
+    texts = ["a" * 1000, "b", "ä"]
+    columns = {"of_list": texts, "of_objects": np.array(texts, object)}
+    data = Dataset({**columns, "fixed": np.array(["a", "b", "c"])})
+    examples = open_source([{"text": text} for text in texts], None)
+    for column in (data.of_list, data.of_objects, examples.take([0, 1, 2]).text):
+        assert (column.dtype, column.tolist()) == (np.dtypes.StringDType(), texts)
+    assert data.fixed.dtype == "U1", "an array is borrowed as it is"
+    assert data.split(0.5)[1].of_list.tolist()[0] in texts
+    assert Dataset.concatenate([data, data[1:]]).of_list.tolist() == [*texts, *texts[1:]]
+
+
+def test_an_iterable_dataset_of_pytorch_with_a_length_is_a_stream():
+    class Base:  # as torch.utils.data.Dataset
+        def __getitem__(self, number):
+            raise NotImplementedError
+
+    class IterableDataset(Base):
+        pass
+
+    class Numbers(IterableDataset):
+        def __iter__(self):
+            return ({"x": number} for number in NUMBERS)
+
+        def __len__(self):
+            return 10
+
+    assert isinstance(open_source(Numbers(), None), Stream)
+    assert values(Numbers()) == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
+
+
+def test_a_function_dataset_may_have_an_order_of_its_own():
+    class Reversed(FunctionDataset):
+        def order(self, seed, epoch):
+            return np.arange(len(self))[::-1]
+
+    reading = Reading(Reversed(squares, size=10)[2:], 3)
+    batches = reading.batches(reading.queue("q", 1))
+    batches.begin(Block(epoch=1, start=0, stop=8))
+    assert [batch.x.tolist() for batch in iter(batches.next, None)] == [[9, 8, 7], [6, 5, 4], [3, 2]]
+
+
 def test_a_stream_has_passes_with_a_smaller_last_batch_and_reads_no_further_than_it_gives():
     read = []
 
@@ -170,7 +230,7 @@ def test_collate_makes_the_columns_of_the_examples():
 @pytest.mark.parametrize(
     ("examples", "pattern"),
     [
-        ([{"x": 1}, (2, 3)], "an example is tuple; give a mapping, .* or collate="),
+        ([{"x": 1}, (2, 3, 4)], "an example is tuple; give a mapping, .* or collate="),
         ([{"x": 1}, {"y": 1}], r"examples 0 and 1 of a batch have columns \['x'\] and \['y'\]"),
         ([{"x": [1]}, {"x": [1, 2]}], r"'x' has shapes \(1,\) and \(2,\) in examples 0 and 1 .*collate=.*ps.Ragged"),
         ([{"x": None}], r"column 'x': objects \(NoneType\)"),
