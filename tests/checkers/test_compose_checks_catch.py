@@ -11,7 +11,7 @@ import pytest
 from psserver.core import events as shard_events
 from psserver.core.members.member import Member
 from psserver.rpc import server
-from psserver.runtime import clock, executor
+from psserver.runtime import clock, event_log
 from pswire.messages import Block, EpochReport
 from pswire.system.host import process_number
 from tests.compose import containers
@@ -32,7 +32,7 @@ EPOCH_DONE = shard_events.epoch_done(EpochReport(queue="train", epoch=10, cost=0
 ACCURACY = "test accuracy: 0.8737 on the first 3,000, 0.9038 on all"
 
 
-def logged(note, logger=executor.log):
+def logged(note, logger=event_log.log):
     """As `psserver serve` writes it."""
     level = logging.WARNING if note.warning else logging.INFO
     record = logger.makeRecord(logger.name, level, "", 0, note.text, (), None)
