@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 import psworker as ps
-from psworker import config, datasets, ops
+from psworker import datasets, environment, ops
 
 BATCH = 50
 #: Pushes of the chief between two lines with its mean cost.
@@ -65,7 +65,7 @@ def examples(session, options, train):
     if not options.sharded:
         yield from session.batches(train, BATCH, 100, seed=options.seed)
         return
-    own = int(config.worker_name().rpartition("-")[2])
+    own = int(environment.worker_name().rpartition("-")[2])
     mine, random = np.flatnonzero(train.label % 3 == own), np.random.default_rng(own)
     while not session.stopped:
         yield train.take(random.choice(mine, BATCH))
@@ -93,7 +93,7 @@ def main() -> None:
     rate = options.learning_rate
     plain = ps.Momentum(rate, options.momentum) if options.momentum else ps.GradientDescent(rate)
     optimizer = ps.Adam(rate) if options.adam else plain
-    fault = options.fault if config.worker_name() == "worker-1" else "none"
+    fault = options.fault if environment.worker_name() == "worker-1" else "none"
 
     if fault != "none":
         time.sleep(1.5)  # the chief, which reports, is another worker

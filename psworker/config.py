@@ -1,13 +1,12 @@
 """Configuration of a worker: argument, else environment variable, else default.
 
 Each option is declared once, as a field of `WorkerConfig`: its environment variable, and its flag of the commands
-(`psworker.launch.options`), follow from it. No other module of psworker reads environment variables.
+(`psworker.launch.options`), follow from it.
 """
 
-import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from operator import index
 from pathlib import Path
@@ -20,96 +19,7 @@ from pswire.security.credentials import Credentials
 from pswire.specs.checkpoints import CheckpointEvery, EverySeconds, parse_checkpoint_every
 from pswire.specs.encodings import ENCODINGS, NONE, Compression, parse_compression, parse_encoding
 from pswire.system.host import process_name
-
-
-def variable(option: str) -> str:
-    """The environment variable of an option: `PSWORKER_PUSH_EVERY` of `push_every`."""
-    return f"PSWORKER_{option.upper()}"
-
-
-def environment(options: Mapping[str, object]) -> dict[str, str]:
-    """The environment variables, read by `worker_config`, of the options that are not None."""
-    given = {name: value for name, value in options.items() if value is not None}
-    return {variable(name): str(int(value) if isinstance(value, bool) else value) for name, value in given.items()}
-
-
-def server_environment(options: Mapping[str, str]) -> dict[str, str]:
-    """The environment variables of these options of `psserver serve`."""
-    return {f"PSSERVER_{name.upper()}": value for name, value in options.items()}
-
-
-def paramserver_environment() -> dict[str, str]:
-    """The environment variables of paramserver that this process has, for processes on other machines."""
-    ours = ("PSSERVER_", "PSWORKER_", "PARAMSERVER_")
-    return {name: value for name, value in os.environ.items() if name.startswith(ours)}
-
-
-#: The environment variables from which numpy's BLAS libraries take their number of threads when they are loaded.
-BLAS_VARIABLES = tuple(
-    f"{library}_THREADS"
-    for library in ("OPENBLAS_NUM", "OMP_NUM", "MKL_NUM", "BLIS_NUM", "VECLIB_MAXIMUM", "NUMEXPR_NUM")
-)
-
-
-def blas_threads(threads: int) -> dict[str, str]:
-    """The environment that gives numpy this many threads."""
-    return dict.fromkeys(BLAS_VARIABLES, str(threads))
-
-
-def blas_threads_are_set(environment: Mapping[str, str] = os.environ) -> bool:
-    """True if the user, or a launcher, has chosen the number of numpy's threads."""
-    return any(environment.get(variable) for variable in BLAS_VARIABLES)
-
-
-def ray_address() -> str:
-    """The Ray cluster that the user names, `$RAY_ADDRESS`; "" without one."""
-    return os.environ.get("RAY_ADDRESS", "")
-
-
-def use_ray_token() -> None:
-    """Turn Ray's token authentication on if there is a token, as Ray does where it finds the cluster by itself.
-
-    Before Ray is imported. The user's `$RAY_AUTH_MODE` has precedence; a cluster without tokens ignores it.
-    """
-    named = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
-    if named or Path("~/.ray/auth_token").expanduser().exists():
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
-
-
-def ray_folder() -> str:
-    """The folder in which Ray has its own, as it finds that: `$RAY_TMPDIR`, `$TMPDIR`, /tmp."""
-    return os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
-
-
-def submitted_with_folder() -> bool:
-    """True if `ray job submit --working-dir` has started this process: all nodes have that folder."""
-    job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or "{}")
-    return bool((job.get("runtime_env") or {}).get("working_dir"))
-
-
-def data_dir() -> str | None:
-    """The user's folder of datasets, `$PARAMSERVER_DATA`; None when it is unset or empty."""
-    return os.environ.get("PARAMSERVER_DATA") or None
-
-
-def worker_name() -> str:
-    """The name that a launcher has given to this worker, `$PSWORKER_NAME`; "" without one."""
-    return os.environ.get(variable("name"), "")
-
-
-def terminal() -> str:
-    """The type of the terminal, `$TERM`; "" without one."""
-    return os.environ.get("TERM", "")
-
-
-def cache_dir() -> Path:
-    """The user's cache for this project: `$XDG_CACHE_HOME/paramserver`, by default `~/.cache/paramserver`.
-
-    As the XDG Base Directory Specification asks, a relative `$XDG_CACHE_HOME` is ignored.
-    """
-    root = os.environ.get("XDG_CACHE_HOME", "")
-    return Path(root if os.path.isabs(root) else os.path.expanduser("~/.cache")) / "paramserver"
-
+from psworker.environment import of_option, variable
 
 #: Characters of a job's name, at most.
 MAX_JOB_NAME = 100
@@ -353,7 +263,7 @@ def worker_config(servers: str | Sequence[str] | None = None, name: str | None =
     given = {"servers": servers, "name": name or None, **options}
     given = {name: value for name, value in given.items() if value is not None}
     for name, (kind, _) in OPTIONS.items():
-        text = os.environ.get(variable(name))
+        text = of_option(name)
         if text and name not in given:
             given[name] = _parsed(name, kind, text)
     if isinstance(given.get("servers"), str):

@@ -9,7 +9,7 @@ from hypothesis import settings
 
 import psworker as ps
 from pswire.optimizers import UpdateSpec
-from psworker.config import blas_threads
+from psworker.environment import blas_threads
 from psworker.sessions import session_numbers
 from tests.support.combinations import Collected
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from pswire.errors import DatasetError
 from pswire.tensors.values import Array
-from psworker import config, familiar_names
+from psworker import environment, familiar_names
 from psworker.data.dataset import Dataset
 
 __all__ = ["Mnist", "Senate", "mnist", "senate"]
@@ -126,13 +126,13 @@ def _find(
     how_to_get: Callable[[Iterable[str], Path], str],
 ) -> Path:
     """The first folder with any of the files; DatasetError if it lacks some, or if there is none."""
-    parent = config.data_dir() if data_dir is None else data_dir
+    parent = environment.data_dir() if data_dir is None else data_dir
     folders = [] if parent is None else [Path(parent), Path(parent, name)]
     if data_dir is None:
         checkout = Path(__file__).resolve().parents[2]
         if (checkout / "pyproject.toml").is_file():
             folders.append(checkout / "datasets" / name)
-        folders.append(Path(config.cache_dir(), name))
+        folders.append(Path(environment.cache_dir(), name))
     for folder in folders:
         missing = [file for file in files if not (folder / file).is_file()]
         if not missing:

@@ -22,7 +22,7 @@ from pswire.network.discovery import parse_servers
 from pswire.security.credentials import Credentials
 from pswire.system.host import process_name
 from pswire.system.signals import end_at_once
-from psworker import config
+from psworker import environment
 from psworker.launch.cluster_commands import local_command, ray_command
 from psworker.launch.options import (
     COMMAND,
@@ -121,7 +121,7 @@ def run(
     end_at_once(signal.SIGTERM, sigterm_code)  # until the script begins
     options |= worker_options(options)
     if threads is not None:
-        os.environ.update(config.blas_threads(threads))  # read when the script loads numpy
+        os.environ.update(environment.blas_threads(threads))  # read when the script loads numpy
     try:
         servers = parse_servers(options["servers"])
     except ParamServerError as error:
@@ -130,7 +130,7 @@ def run(
         Credentials(**{field.name: options[field.name] or "" for field in fields(Credentials)})
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from None
-    os.environ |= config.environment(options | {"servers": ",".join(servers)})
+    os.environ |= environment.of_worker(options | {"servers": ",".join(servers)})
     logs.set_up(program=True)
     identify("worker", options["name"] or process_name(), lambda: None)
     sys.exit(run_script(script, arguments, debug=debug, sigterm_code=sigterm_code, launched=launched))

@@ -17,7 +17,7 @@ from psjob.terminal.log_options import LogOptions
 from psjob.terminal.options import option, section
 from pswire.addresses import shard_addresses
 from pswire.errors import ConfigurationError, ParamServerError
-from psworker import config
+from psworker import environment
 from psworker.launch.http_option import LocalCommand
 from psworker.launch.options import (
     COMMAND,
@@ -187,7 +187,7 @@ def ray_command(
         raise click.ClickException(str(error)) from None
     options |= {"threads": cpus, "bind": shard_addresses("0.0.0.0" if beyond else "127.0.0.1", options["shards"])}
     job = cluster_job(debug, logs, quiet, script, arguments, options)
-    _run(job, RayNodes(job.server_names, ray_options, config.paramserver_environment()), progress, logs, quiet)
+    _run(job, RayNodes(job.server_names, ray_options, environment.of_paramserver()), progress, logs, quiet)
 
 
 def cluster_job(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pswire.addresses import shard_addresses
 from pswire.errors import ConfigurationError
 from pswire.specs.consistency import Asynchronous, Consistency, IgnoreStaleness, StalenessSpec, Synchronous
-from psworker import config
+from psworker.environment import blas_threads, blas_threads_are_set
 from psworker.launch.cluster_security import ClusterSecurity
 from psworker.launch.run_folder import RunFolder
 
@@ -109,6 +109,6 @@ class Job:
 def child_environment(base: Mapping[str, str], threads: int | None, share: int) -> dict[str, str]:
     """The environment of a child; its BLAS threads are `threads`, or as set by the user, or `share`."""
     environment = {**base, "PYTHONUNBUFFERED": "1"}
-    if threads is not None or not config.blas_threads_are_set(base):
-        environment |= config.blas_threads(threads or share)
+    if threads is not None or not blas_threads_are_set(base):
+        environment |= blas_threads(threads or share)
     return environment

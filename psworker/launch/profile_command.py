@@ -12,7 +12,7 @@ from psjob.terminal.commands import Command
 from psjob.terminal.options import option, section
 from pswire.errors import ParamServerError
 from pswire.network.discovery import parse_servers
-from psworker import config
+from psworker import environment
 from psworker.launch.options import COMMAND, POSITIVE, script_command, worker_options
 from psworker.launch.script import run_script
 
@@ -95,8 +95,8 @@ def profile_command(
     except ParamServerError as error:
         raise click.BadParameter(str(error), param_hint="--servers") from None
     if threads is not None:
-        os.environ.update(config.blas_threads(threads))  # read when numpy is loaded
-    os.environ |= config.environment(options)
+        os.environ.update(environment.blas_threads(threads))  # read when numpy is loaded
+    os.environ |= environment.of_worker(options)
     # by name: the modules that start processes import nothing that trains (`pyproject.toml`)
     profile = import_module("psworker.profiling.profile").Profile(steps, warmup)
     with profile.measuring():

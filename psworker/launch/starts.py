@@ -8,7 +8,7 @@ from pswire.security.credentials import Credentials
 from pswire.security.local_tokens import LocalTokens
 from pswire.security.token_files import Role
 from pswire.system.host import cores
-from psworker import config
+from psworker import environment
 from psworker.launch.job import Job
 from psworker.launch.machines import Place, Start
 from psworker.launch.run_folder import OpenRunFolder
@@ -35,8 +35,8 @@ class Starts:
         optimizers = place.file(job.optimizers) if job.optimizers.endswith(".py") else job.optimizers
         return Start(
             job.server_command(shard, place.bind(address or job.bind[shard])),
-            config.server_environment(options | {"optimizers": optimizers}),
-            config.server_environment({"log_level": "warning"}),
+            environment.of_server(options | {"optimizers": optimizers}),
+            environment.of_server({"log_level": "warning"}),
             held=[self._folder.lock] if self._folder else [],
         )
 
@@ -46,8 +46,8 @@ class Starts:
         shown["client_token_file"] = shown.pop("token_file")
         return Start(
             self._job.monitor_command(servers),
-            config.server_environment(shown | self._job.log_options),
-            config.server_environment({"log_level": "warning"}),
+            environment.of_server(shown | self._job.log_options),
+            environment.of_server({"log_level": "warning"}),
         )
 
     def worker(self, name: str, servers: Sequence[str], place: Place) -> Start:
@@ -58,7 +58,7 @@ class Starts:
         options |= _placed(asdict(self.credentials(Role.WORKER)), place) | job.log_options
         return Start(
             job.worker_command(name, place.servers([*servers]), place.program(job.script)),
-            config.environment({**options, "resume": True, "name_key": self._name_key, "workers": job.workers}),
+            environment.of_worker({**options, "resume": True, "name_key": self._name_key, "workers": job.workers}),
             threads=job.threads,
             share=max(1, cores() // job.workers),
         )

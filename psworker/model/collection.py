@@ -20,7 +20,7 @@ from pswire.optimizers import UpdateSpec
 from pswire.tensors.values import Array
 from psworker.autodiff.ops.elementwise.activations import seed_dropout
 from psworker.autodiff.tensor import Gradient, Node, Tensor, TensorLike
-from psworker.config import worker_name
+from psworker.environment import worker_name
 from psworker.model.base_variable import BaseVariable, in_scope
 from psworker.model.interactive import attach, detach, is_interactive
 from psworker.model.push_reports import PushReport

@@ -17,7 +17,7 @@ from psjob.status.job_status import JobStatus
 from psjob.status.job_view import JobView
 from psjob.status.poller import Poller
 from pswire.messages import MinimizationStatus
-from psworker import config
+from psworker import environment
 from psworker.progress.text import step_line, summary_line
 from psworker.progress.threads_hint import ThreadsHint
 
@@ -39,7 +39,7 @@ class ProgressDisplay:
         self._line: StatusLine | None = None
         self._poller: Poller | None = None
         self._shows = False
-        self._hint = None if config.blas_threads_are_set() else ThreadsHint()
+        self._hint = None if environment.blas_threads_are_set() else ThreadsHint()
         self._training_time = _clock_of_thread()
         self._plain = mode == "plain"
         if self._plain and sys.stderr is not None:
@@ -95,7 +95,9 @@ def _print(text: str) -> None:
 def is_capable(stream: TextIO | None) -> bool:
     """True if a stream is a terminal on which this process can erase a line; never on Windows."""
     try:
-        return stream is not None and stream.isatty() and os.name == "posix" and config.terminal() not in ("", "dumb")
+        return (
+            stream is not None and stream.isatty() and os.name == "posix" and environment.terminal() not in ("", "dumb")
+        )
     except ValueError:  # closed
         return False
 

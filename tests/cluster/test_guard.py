@@ -18,10 +18,10 @@ ONE_GOES_WRONG = """
     import time
     import numpy as np
     import psworker as ps
-    from psworker import config
+    from psworker import environment
 
     w = ps.Variable(np.ones(4), name="w")
-    wrong = config.worker_name() == "worker-1"
+    wrong = environment.worker_name() == "worker-1"
     with ps.session() as session:
         while len(session.workers) < 3:  # a barrier is for those that have joined
             time.sleep(0.02)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from psworker.config import blas_threads
+from psworker.environment import blas_threads
 from tests.tools.mutant_plugin import VARIABLE, Mutant, listed
 
 ROOT = Path(__file__).resolve().parents[2]

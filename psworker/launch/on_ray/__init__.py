@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 from pswire.errors import ConfigurationError
 from pswire.system.extras import install_command
-from psworker import config
+from psworker import environment
 
 
 def require_ray() -> None:
@@ -13,4 +13,4 @@ def require_ray() -> None:
         raise ConfigurationError(
             f"Ray is not installed: {install_command('ray')}, here and on all nodes of the cluster"
         )
-    config.use_ray_token()
+    environment.use_ray_token()

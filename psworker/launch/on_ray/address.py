@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pswire.addresses import check_address
 from pswire.errors import ConfigurationError
-from psworker import config
+from psworker import environment
 
 #: Seconds to reach the address of a cluster.
 CONNECT_TIMEOUT = 10.0
@@ -49,7 +49,7 @@ def find_ray(given: str) -> RayAddress:
     """
     named, source = given, "--address"
     if given == AUTO:
-        named, source = config.ray_address(), "RAY_ADDRESS"
+        named, source = environment.ray_address(), "RAY_ADDRESS"
         if named.startswith(("http://", "https://")):
             named = ""
     if named and named not in (AUTO, LOCAL):
@@ -71,7 +71,7 @@ def find_ray(given: str) -> RayAddress:
 
 def _started_here() -> str:
     """The address that `ray start` of this user has written on this machine, if it answers; "" without one."""
-    file = Path(config.ray_folder(), "ray", "ray_current_cluster")
+    file = Path(environment.ray_folder(), "ray", "ray_current_cluster")
     try:
         if file.stat().st_uid != os.getuid():
             return ""

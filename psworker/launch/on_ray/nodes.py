@@ -20,7 +20,7 @@ from pswire.errors import ConfigurationError
 from pswire.security.local_tokens import private_folder
 from pswire.security.private_files import write_private_file
 from pswire.system.host import cores
-from psworker import config
+from psworker import environment
 from psworker.launch.machines import JobProcess, OnEnd, OnLines, Place, Start
 from psworker.launch.on_ray.actor import SERVERS, ProcessActor
 from psworker.launch.on_ray.address import AUTO, LOCAL, check_ray_address, find_ray
@@ -168,7 +168,7 @@ def working_folder(script: str, given: str | None) -> Path | None:
 
     Raises `ConfigurationError` if the program is not in it, or if there would be two.
     """
-    if config.submitted_with_folder():
+    if environment.submitted_with_folder():
         if given:
             raise ConfigurationError(
                 f"--working-dir {given}: the nodes have the folder that was given to ray job submit: leave one out"

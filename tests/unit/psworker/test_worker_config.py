@@ -16,7 +16,8 @@ from pswire.errors import ConfigurationError
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.specs.checkpoints import EverySeconds, EverySteps
 from pswire.specs.encodings import NONE, Int8, TopK, parse_compression
-from psworker.config import OPTIONS, WorkerConfig, environment, worker_config
+from psworker.config import OPTIONS, WorkerConfig, worker_config
+from psworker.environment import of_worker
 from psworker.launch import cli
 from psworker.launch.cli import main
 from psworker.sessions.opening import session
@@ -36,7 +37,7 @@ def test_an_argument_comes_before_the_environment_and_that_before_the_default(mo
     options = {"servers": "h:1, h:2", "name": "w7", "job": "mine", "resume": True, "timeout": 7.5, "keep_memory": False}
     options |= {"encoding": "bfloat16", "compress": TopK(0.01), "shared_memory": False, "push_every": 3}
     options |= {"pull_every": 5, "overlap": True}
-    for name, text in environment(options | {"local_steps": None}).items():
+    for name, text in of_worker(options | {"local_steps": None}).items():
         monkeypatch.setenv(name, text)
     found = WorkerConfig(**options | {"servers": ("h:1", "h:2")})
     assert worker_config() == found

@@ -10,7 +10,7 @@ import textwrap
 import pytest
 
 from pswire.specs.consistency import Bounded, DropStalePushes
-from psworker import config
+from psworker import environment
 from psworker.launch import processes
 from psworker.launch.job import Job, child_environment
 from tests.support.commands import BOUND
@@ -185,8 +185,8 @@ def test_every_shard_and_worker_has_a_name_and_a_command():
 
 def test_blas_threads_are_as_the_flag_says_or_the_user_has_set_or_the_share_of_the_cores():
     for base, threads, blas in [
-        ({"OMP_NUM_THREADS": ""}, None, config.blas_threads(3)),
-        ({"OMP_NUM_THREADS": "7"}, 2, config.blas_threads(2)),
-        *[({variable: "7"}, None, {variable: "7"}) for variable in config.BLAS_VARIABLES],
+        ({"OMP_NUM_THREADS": ""}, None, environment.blas_threads(3)),
+        ({"OMP_NUM_THREADS": "7"}, 2, environment.blas_threads(2)),
+        *[({variable: "7"}, None, {variable: "7"}) for variable in environment.BLAS_VARIABLES],
     ]:
         assert child_environment(base, threads, share=3) == base | {"PYTHONUNBUFFERED": "1"} | blas

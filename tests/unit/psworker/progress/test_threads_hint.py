@@ -9,7 +9,7 @@ import pytest
 
 from psjob.status.job_status import ShardAnswer, merge_reports
 from pswire.messages import StatusReport, WorkerStatus
-from psworker import config
+from psworker import environment
 from psworker.progress import terminal
 from psworker.progress.threads_hint import ThreadsHint
 
@@ -31,7 +31,7 @@ def test_the_display_of_a_process_alone_shows_it_unless_the_user_has_chosen(
     monkeypatch, capsys, mode, embedded, chosen
 ):
     """Also where stderr is no terminal, without any other line."""
-    for variable in config.BLAS_VARIABLES:
+    for variable in environment.BLAS_VARIABLES:
         monkeypatch.setenv(variable, "")
     monkeypatch.setenv("OMP_NUM_THREADS", chosen)
     monkeypatch.setattr(time, "process_time", lambda: 6.0 * time.clock_gettime(0))
