@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 ROOT = Path(__file__).parents[2]
 SOFTMAX = str(ROOT / "examples" / "softmax_mnist.py")
+PYTORCH = str(ROOT / "examples" / "pytorch" / "mnist.py")
 TLS = {"cert": "server.crt", "key": "server.key", "ca": "ca.crt"}
 #: Trains until so many workers have joined.
 UNTIL_JOINED = """
@@ -150,6 +151,16 @@ def not_on_the_head(nodes: Nodes, job: Command, *processes: str) -> tuple[str, s
 
 def last_cost(job: Command, epoch: int = 10) -> float:
     return float(re.findall(rf"epoch {epoch:2d}: mean cost (\S+)", "\n".join(job.out))[-1])
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+def test_a_program_of_pytorch_trains_unchanged_on_two_nodes(nodes, tmp_path):
+    job = nodes.psworker("--workers", "2", "--shards", "2", "--insecure", PYTORCH, "--epochs", "1", folder=tmp_path)
+    assert job.wait(200.0) == 0, job.err
+    accuracies = [float(one) for one in re.findall(r"epoch 1: test accuracy (\S+)", "\n".join(job.out))]
+    assert len(accuracies) == 2
+    assert min(accuracies) > 0.95
+    assert len({*nodes_of(job, "worker-0"), *nodes_of(job, "worker-1")}) == 2
 
 
 def test_a_program_trains_unchanged_on_three_nodes_over_tls_with_secrets_in_no_arguments(nodes, tmp_path):
