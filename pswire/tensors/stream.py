@@ -5,17 +5,16 @@ allocates nothing until `allocate`: until then its arrays are placeholders with 
 so that everything a message declares can be checked first. May import values, errors, frames and the generated code.
 """
 
-import threading
 from collections import deque
 from collections.abc import Iterator
 
 import numpy as np
 
-from pswire.errors import Malformed, TimedOut, TooLarge
+from pswire.errors import Malformed, TooLarge
 from pswire.tensors.frame import Incoming, chunk, with_data
 from pswire.tensors.shared_memory import Region
 from pswire.tensors.transport import CHUNK, MAX_INLINE_MESSAGE, InlineReceiver, TensorReceiver, check_elements
-from pswire.tensors.values import DTYPES, Array, LateArray, TensorSpec, bytes_of
+from pswire.tensors.values import DTYPES, Array, TensorSpec, bytes_of
 from pswire.v1 import paramserver_pb2 as pb
 
 #: A tensor of fewer bytes than this travels inside its message: protobuf copies it in less time.
@@ -23,9 +22,6 @@ INLINE_BELOW = 1 << 10
 
 #: Bytes that these tensors may have together in one message.
 MAX_INLINED = 64 << 10
-
-#: Seconds for which a sender waits for the elements of a `LateArray`.
-LATEST = 600.0
 
 _INLINE = InlineReceiver()
 
@@ -44,8 +40,7 @@ class StreamSender:
     def __init__(self, region: Region | None = None, *, few: int = INLINE_BELOW) -> None:
         self._region, self._few = region, few
         self.shared_bytes = self.inline_bytes = self.nbytes = 0
-        self._data: list[tuple[memoryview, threading.Event | None]] = []  # a late array is to be waited for
-        self._some_late = False
+        self._data: list[memoryview] = []
 
     def put(self, array: Array, tensor: pb.Tensor) -> None:
         """Borrows `array` until the last frame is sent; copies it if it is small, big-endian or not in C order."""
@@ -53,26 +48,20 @@ class StreamSender:
             tensor.shared.segment, tensor.shared.offset = self._region.segment, offset
             self.shared_bytes += array.nbytes
             return
-        late = array.ready if isinstance(array, LateArray) else None
-        if late is None and array.nbytes < self._few and self.inline_bytes + array.nbytes <= MAX_INLINED:
+        if array.nbytes < self._few and self.inline_bytes + array.nbytes <= MAX_INLINED:
             self.inline_bytes += array.nbytes
             tensor.inline = array.astype(DTYPES[tensor.dtype], copy=False).tobytes()
             return
         tensor.streamed = True
         data = bytes_of(np.ascontiguousarray(array, DTYPES[tensor.dtype]))
         if data:
-            self._data.append((data, late))
-            self._some_late |= late is not None
+            self._data.append(data)
             self.nbytes += len(data)
 
     def frames(self, header: pb.Frame) -> Iterator[bytes]:
-        """The header with all elements; or the header and then frames of chunks.
-
-        Those are for more than `MAX_INLINE_MESSAGE` bytes, and for late arrays. Raises `TimedOut` if one of these has
-        not come after `LATEST` seconds.
-        """
-        if self.nbytes <= MAX_INLINE_MESSAGE and not self._some_late:
-            yield with_data(header, [data for data, _ in self._data])
+        """The header with all elements; above `MAX_INLINE_MESSAGE` bytes, the header and then frames of chunks."""
+        if self.nbytes <= MAX_INLINE_MESSAGE:
+            yield with_data(header, self._data)
         else:
             yield with_data(header, ())
             yield from map(chunk, self.chunks())
@@ -81,9 +70,7 @@ class StreamSender:
         """The elements of all arrays in pieces that make `CHUNK` bytes together; only the last may be less."""
         pieces: list[memoryview] = []
         left = CHUNK
-        for data, late in self._data:
-            if late is not None and not late.wait(LATEST):
-                raise TimedOut(f"the elements of a message have not come within {LATEST:g} s")
+        for data in self._data:
             while data:
                 pieces.append(data[:left])
                 data = data[left:]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from dataclasses import InitVar, dataclass
 from numbers import Real
 from typing import Any
@@ -95,19 +94,6 @@ def whole_spec(spec: TensorSpec, part: Part | None) -> TensorSpec:
 def bytes_of(array: Array) -> memoryview:
     """The memory of a contiguous array."""
     return array.reshape(-1).view(np.uint8).data
-
-
-class LateArray(np.ndarray[Any, np.dtype[Any]]):
-    """An array whose elements may come after its message was sent: a sender of chunks waits for them at their place.
-
-    `ready` is set when they are there, of all views of it too.
-    """
-
-    ready: threading.Event
-
-    def __array_finalize__(self, other: object) -> None:
-        """A view is ready together with its array."""
-        self.ready = getattr(other, "ready", None) or threading.Event()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

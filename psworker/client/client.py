@@ -180,20 +180,6 @@ class Client:
             sequence=self.membership.sequence + 1,
         )
 
-    def last_of_shards(self, names: Sequence[str]) -> set[str] | None:
-        """The variables of which each shard gets its last gradient in a push of these, in their order.
-
-        None if such a push cannot be sent before its gradients are there: they are encoded, or in shared memory, or
-        shard 0 decides for others, or gets none.
-        """
-        pushing, transport, last = self._pushing, self._calls.transport, dict[int, str]()
-        for name in names:
-            last |= {partition.shard: name for partition in self.registration.placement[name].partitions}
-        if self.encoder.encoding or self.encoder.keeps_residual or pushing.decides or pushing.orders or 0 not in last:
-            return None
-        over_grpc = all(transport.tensor_transport(shard) == "gRPC" for shard in last)
-        return set(last.values()) if over_grpc else None
-
     def _push(
         self,
         gradients: Sequence[VersionedArray],

@@ -8,7 +8,7 @@ import numpy as np
 from pswire.errors import DtypeMismatch, ShapeMismatch
 from pswire.messages import Outcome
 from pswire.optimizers import MovingAverage, UpdateSpec
-from pswire.tensors.values import Array, IndexedSlices, LateArray
+from pswire.tensors.values import Array, IndexedSlices
 from psworker.autodiff import Tensor
 from psworker.model.base_variable import BaseVariable
 from psworker.model.collection import Collection
@@ -18,7 +18,6 @@ from psworker.model.push_reports import PushOutcome, PushReport
 from psworker.model.tables import Table, check_no_table
 from psworker.model.update_ops import UpdateOp
 from psworker.model.variables import Variable
-from psworker.sessions.early_push import EarlyPush
 from psworker.sessions.replica import Replica, Step
 from psworker.summaries.worker_summaries import WorkerSummaries
 from psworker.versions import ReadVersion, VersionedArray
@@ -113,46 +112,6 @@ class Pushing:
         return PushReport(
             "half-applied" if pushed.half_applied else pushed.outcome.value, pushed.staleness, step, outcomes
         )
-
-    def begin(
-        self,
-        optimizer: Callable[[str], UpdateSpec],
-        arrays: Sequence[tuple[LateArray, BaseVariable]],
-        loss: float | None,
-    ) -> EarlyPush | None:
-        """As `Session.begin_push`."""
-        replica, names = self._replica, [variable.name for _, variable in arrays]
-        held = replica.client.last_of_shards(names) if type(replica) is Replica else None
-        if held is None:
-            return None
-        for each, its_names in _by_optimizer(optimizer, names).items():
-            replica.declare(each, its_names)
-        if loss is not None:
-            for loop in replica.loops:
-                loop.losses.append(loss)
-        early = EarlyPush(arrays, held)
-        replica.pushed = None
-        replica.begin(early, [VersionedArray(one.name, one.read, array) for array, one in arrays], loss)
-        return early
-
-    def end(
-        self,
-        early: EarlyPush,
-        optimizer: Callable[[str], UpdateSpec],
-        pairs: Sequence[GradientAndVariable],
-        loss: float | None,
-    ) -> bool:
-        """As `Session.end_push`."""
-        replica = self._replica
-        if not replica.end(early, fits=early.is_of(pairs)):
-            if loss is not None:  # it is noted again with the step
-                for loop in replica.loops:
-                    loop.losses[-1:] = []
-            return False
-        if self.summaries is not None:
-            gradients = [VersionedArray(one.name, one.read, array) for array, one in pairs if array is not None]
-            self._summarize(self.summaries, optimizer(gradients[0].name), replica.variables, gradients, loss)
-        return True
 
     def _warn_without_gradient(self, names: Sequence[str]) -> None:
         self._without_gradient.update(names)

@@ -8,12 +8,11 @@ variables and the engine.
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from pswire.errors import ConfigurationError, InvalidMessage, NotFinite
+from pswire.errors import ConfigurationError, InvalidMessage
 from pswire.messages import Declaration, Outcome, Progress, QueueSpec
 from pswire.optimizers import OptimizerSpec, UpdateSpec
 from pswire.specs.consistency import Asynchronous
@@ -25,7 +24,6 @@ from psworker.model.base_variable import BaseVariable, set_read, set_value
 from psworker.model.tables import Table
 from psworker.model.update_ops import UpdateOp
 from psworker.sessions.data_loop import DataLoop
-from psworker.sessions.early_push import EarlyPush
 from psworker.sessions.variable_optimizers import Target, VariableOptimizers
 from psworker.transport import Future
 from psworker.versions import VersionedArray
@@ -69,7 +67,6 @@ class Replica:
         self.optimizers = VariableOptimizers()
         self.staleness = self.dropped = self._clipped = 0
         self.receivers: list[Callable[[Sequence[VersionedArray]], object]] = []
-        self._early: EarlyPush | None = None
         self.pushed: PushResult | None = None  # the last answered push since `Session.push` has reset it
         self._open: Future[PushResult] | Future[list[VersionedArray]] | None = None
         self._left: list[QueueSpec] = []  # queues whose loop was left, with a block that is still to be given back
@@ -88,7 +85,6 @@ class Replica:
 
     def flush(self) -> None:
         """Pushes everything that steps have computed; returns when the servers have acknowledged it."""
-        self.give_up()
 
     def is_flushed(self) -> bool:
         """True if the servers have acknowledged everything that steps have computed."""
@@ -213,45 +209,8 @@ class Replica:
             finally:
                 self.complete()
 
-    def begin(self, early: EarlyPush, entries: Sequence[VersionedArray], loss: float | None) -> None:
-        """Sends a step whose gradients come later: until `end`, or until anything else is asked of the servers."""
-        self.push(entries, loss, self.names, self.progress() if self.loops else (), wait=False)
-        self._early = early
-
-    def end(self, early: EarlyPush, *, fits: bool) -> bool:
-        """Ends a step that was begun, if it `fits`; False: it was given up, and the servers have refused it."""
-        if self._early is not early:
-            return False
-        if not fits:
-            self.give_up()
-            return False
-        self._early = None
-        early.release()
-        try:
-            for loop in self.loops:
-                loop.prepare()
-        finally:
-            self.complete()
-        return True
-
-    def give_up(self) -> None:
-        """Has the servers refuse a step that was begun and not ended, if there is one."""
-        early, self._early = self._early, None
-        if early is not None:
-            early.spoil()
-            with suppress(NotFinite):
-                self.complete()
-
-    def leave_open(self) -> None:
-        """Ends nothing that is open, but frees what waits for gradients."""
-        early, self._early = self._early, None
-        if early is not None:
-            early.spoil()
-
     def complete(self) -> None:
         """Waits for the open push or pull, if any, and takes its values; a push that was dropped is counted."""
-        if self._early is not None:
-            self.give_up()
         if self._open is None:
             return
         future, self._open = self._open, None

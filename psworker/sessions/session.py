@@ -21,7 +21,7 @@ from pswire import optimizers
 from pswire.errors import ConfigurationError, SessionOver
 from pswire.messages import AcceptedPoint, Assignment, EpochReport, Joined, QueueStatus, WorkerStatus
 from pswire.system.host import process_program
-from pswire.tensors.values import Array, IndexedSlices, LateArray
+from pswire.tensors.values import Array, IndexedSlices
 from psworker.autodiff import Tensor
 from psworker.autodiff.ops.selection.indexing import checked_ids
 from psworker.autodiff.tensor import TensorLike
@@ -46,7 +46,6 @@ from psworker.progress.terminal import ProgressDisplay
 from psworker.sessions.best_model import MODEL, save_best
 from psworker.sessions.block_batches import Reading
 from psworker.sessions.data_loop import DataLoop, batches_per_block
-from psworker.sessions.early_push import EarlyPush
 from psworker.sessions.evaluation import Measure, check_measure, evaluated, evaluated_together, unknown
 from psworker.sessions.minimization import Minimization, minimized, open_examples
 from psworker.sessions.pushing import Pushing
@@ -303,9 +302,7 @@ class Session:
             return
         left_well = False
         try:
-            if failed:
-                self._replica.leave_open()
-            else:
+            if not failed:
                 self._replica.finish()
                 left_well = True
         finally:
@@ -623,36 +620,6 @@ class Session:
         if self._client.cuts.generation:
             self._client.check_changeable()
         return self._pushing.push(self._open_collection(), optimizer, grads_and_vars, updates)
-
-    def begin_push(
-        self,
-        optimizer: Callable[[str], optimizers.UpdateSpec],
-        arrays: Sequence[tuple[LateArray, BaseVariable]],
-        loss: float | None,
-    ) -> EarlyPush | None:
-        """Begins to send a step whose gradients are not there yet; None if they have to be, as in shared memory.
-
-        They travel in the order of `arrays`, which are theirs until `end_push`, as they are put. Whatever else is asked
-        of the servers before that gives the step up, and nothing of it is applied.
-        """
-        if self._client.cuts.generation:
-            self._client.check_changeable()
-        self._names([variable for _, variable in arrays])
-        return self._pushing.begin(optimizer, arrays, loss)
-
-    def end_push(
-        self,
-        early: EarlyPush,
-        optimizer: Callable[[str], optimizers.UpdateSpec],
-        pairs: Sequence[GradientAndVariable],
-        loss: float | None,
-    ) -> bool:
-        """Ends a step that `begin_push` has begun, as `push`, if its gradients are those of `pairs`.
-
-        False: it was given up, and nothing is applied: push them.
-        """
-        self._known()  # raises when the session is not open
-        return self._pushing.end(early, optimizer, pairs, loss)
 
     def step_outside(self, values: Mapping[BaseVariable, Array], loss: float | None) -> None:
         """Counts a local step that another library's optimizer has made, with local steps; pushes at a round's end.

@@ -10,11 +10,10 @@ from pswire import optimizers
 from pswire.errors import ConfigurationError
 from psworker.model.collection import context, variable_scope
 from psworker.sessions.session import session_here
-from psworker.torch.early_gradients import EarlyGradients
 from psworker.torch.embedding import embeddings
 from psworker.torch.layer_variables import Named, Place, places
 from psworker.torch.losses import note_backward, take_loss
-from psworker.torch.parameters import SharedTensor, receive, set_all, shared_buffers, shared_tensors
+from psworker.torch.parameters import receive, set_all, shared_buffers, shared_tensors
 from psworker.torch.update_rules import Rule, penalty, update_rule
 
 
@@ -25,7 +24,6 @@ def distribute(
     *,
     variables: Mapping[str, Named] | None = None,
     rule: Rule | None = None,
-    early: bool = False,
 ) -> "DistributedOptimizer":
     """The optimizer in the open session: its arithmetic moves to the servers, with its state.
 
@@ -48,15 +46,12 @@ def distribute(
         rule: makes the servers' optimizer of a parameter group, such as one of your own (`psworker.CustomOptimizer`):
             `lambda group: Lion(group["lr"])`. It gets the gradients without weight decay. By default that of the
             optimizer's class.
-        early: whether gradients are sent while the backward pass still goes on, which shortens steps with servers on
-            other machines. For one `backward` a step, after which nothing changes the gradients. Without effect in
-            shared memory, with an encoding, and where shard 0 decides for others (docs/consistency.md).
 
     Raises:
         ConfigurationError: no session is open; the servers have no such rule; a parameter is not the model's.
         TypeError: `rule` makes no optimizer of the servers.
     """
-    return DistributedOptimizer(optimizer, model, name, variables, rule, early=early)
+    return DistributedOptimizer(optimizer, model, name, variables, rule)
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -69,8 +64,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
         name: str | None = None,
         variables: Mapping[str, Named] | None = None,
         rule: Rule | None = None,
-        *,
-        early: bool = False,
     ) -> None:
         self.inner = inner
         super().__init__(inner.param_groups, inner.defaults)  # the same groups, for schedulers
@@ -92,12 +85,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._session.mirror(mirrored, lambda values: receive(self._by_name, values))
         note_backward()
         take_loss()
-        self._early: EarlyGradients | None = None
-        if early and not self._runs_here and not self._tables:
-            trained = {id(one): number for number, group in enumerate(self._groups) for one in group}
-            of_group = lambda one: self._gradient(one, self.param_groups[trained[id(one)]])
-            grouped = [one for group in self._groups for one in group]
-            self._early = EarlyGradients(self._session, grouped, of_group, self._tune)
 
     @property
     def _runs_here(self) -> bool:
@@ -145,12 +132,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._declared = {table.name: self._sent[0] for _, table in self._tables}
             for spec, tensors in zip(self._sent, self._groups, strict=True):
                 self._declared |= {one.variable.name: spec for one in tensors}
-            if self._early is not None:
-                self._early.optimizer = self._declared.__getitem__
         pairs: list[Any] = []
         for group, tensors in zip(self.param_groups, self._groups, strict=True):
+            factor, negative = penalty(self.inner, group, self._rule), bool(group.get("maximize"))
             for one in tensors:
-                gradient = self._gradient(one, group)
+                gradient = one.gradient(factor, negative=negative)
                 if gradient is not None:
                     pairs.append((gradient, one.variable))
         for embedding, table in self._tables:
@@ -158,15 +144,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
             if rows is not None:
                 pairs.append((rows, table))
         loss = take_loss()
-        if self._early is not None and self._early.end(pairs, loss):
-            return
         if loss is not None:
             self._session.note_loss(loss, [variable for _, variable in pairs])
         if pairs:
             self._session.push(self._declared.__getitem__, pairs)
-
-    def _gradient(self, one: SharedTensor, group: Mapping[str, Any]) -> Any:  # noqa: ANN401 - an array, rows or None
-        return one.gradient(penalty(self.inner, group, self._rule), negative=bool(group.get("maximize")))
 
     def _tune(self) -> None:
         """Sends hyperparameters that have changed since the last step."""

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import functools
 from typing import Any
-from weakref import WeakSet
 
 import torch
 
-#: Called with the loss before its backward pass, while their owners are alive.
-_before: WeakSet[Any] = WeakSet()
 _noted: torch.Tensor | None = None  # their sum: of models without a distributed optimizer no step takes it
 
 
@@ -32,11 +29,6 @@ def take_loss() -> float | None:
     return None if loss is None else float(loss)
 
 
-def before_backward(owner: Any) -> None:  # noqa: ANN401 - with a method `begin`
-    """Has `owner.begin` called with the loss before each backward pass."""
-    _before.add(owner)
-
-
 def note_backward() -> None:
     """Makes `loss.backward()` note the loss, from now on."""
     if not hasattr(torch.Tensor.backward, "__wrapped__"):
@@ -50,8 +42,6 @@ def _noting(backward: Any) -> Any:  # noqa: ANN401 - PyTorch's method
         if self.numel() == 1:
             loss = self.detach().reshape(())
             _noted = loss if _noted is None else _noted + loss
-            for owner in list(_before):
-                owner.begin(loss)
         backward(self, *args, **options)
 
     return noting

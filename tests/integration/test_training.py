@@ -18,10 +18,8 @@ from pswire.errors import ConfigurationError, NotFinite, ShapeMismatch, TooLarge
 from pswire.messages import EpochReport, Leave, Push, Renew, Take, tensor_bytes
 from pswire.specs.consistency import Bounded
 from pswire.specs.initializers import rows_of
-from pswire.tensors.values import LateArray
 from psworker import ops, schedules
 from psworker.config import WorkerConfig
-from psworker.sessions.early_push import EarlyPush
 from psworker.sessions.session import Session
 from psworker.transport.embedded import EmbeddedTransport
 from tests.support.servers import EMBEDDED, GRPC, SHARED_OF_TWO, parameters
@@ -498,8 +496,6 @@ def test_every_method_of_a_session_that_is_not_open_says_how_to_open_it(open_ses
         "assign_all": ({x: [1.0]},),
         "assign_rows": (x, [ONE]),
         "batches": (data, 1),
-        "begin_push": (ps.GradientDescent(1.0).optimizer_of, [(ONE.view(LateArray), x)], None),
-        "end_push": (EarlyPush((), ()), ps.GradientDescent(1.0).optimizer_of, [], None),
         "evaluate": (lambda batch: 0.0, data),
         "fetch": ([x],),
         "fetch_rows": (x, 0, 1),
