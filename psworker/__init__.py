@@ -116,4 +116,5 @@ class _Finder:
             import_module("psworker.familiar_names").check_module(name)
 
 
-sys.meta_path.append(_Finder)
+if not any(getattr(one, "__name__", "") == "_Finder" and one.__module__ == __name__ for one in sys.meta_path):
+    sys.meta_path.append(_Finder)  # once, also if this package is imported again

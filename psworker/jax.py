@@ -15,7 +15,6 @@ functions are compiled once. Needs the extra `jax`; nothing else of psworker imp
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
-from weakref import WeakKeyDictionary
 
 import jax
 import numpy as np
@@ -26,7 +25,7 @@ from pswire.tensors.values import Array
 from psworker.model.collection import context
 from psworker.model.optimizers import Optimizer, ParameterGroups
 from psworker.sessions.connection import Connection
-from psworker.sessions.session import Session, session_here
+from psworker.sessions.session import session_here
 
 __all__ = ["declare", "local_step", "pull", "push"]
 
@@ -73,9 +72,6 @@ class _Declared:
         return dict(zip(self.dtypes, leaves, strict=True))
 
 
-_sessions: WeakKeyDictionary[Session, dict[str, _Declared]] = WeakKeyDictionary()
-
-
 def declare(params: Tree, optimizer: Optimizer | ParameterGroups | None = None, *, name: str = "") -> Tree:
     """Makes variables of the leaves in the open session; returns the tree with the servers' values.
 
@@ -89,8 +85,7 @@ def declare(params: Tree, optimizer: Optimizer | ParameterGroups | None = None, 
         TypeError: a leaf is not an array of floating point.
     """
     session = session_here(_USE)
-    trees = _sessions.setdefault(session, {})
-    if name in trees:
+    if name in session.trees:
         raise ConfigurationError(
             f"the session has a tree {name!r} already: give each of several a name, as in psj.declare(params, "
             'optimizer, name="generator")'
@@ -102,9 +97,11 @@ def declare(params: Tree, optimizer: Optimizer | ParameterGroups | None = None, 
                 f"psj.declare: {_name(path)} is {jnp.result_type(leaf)}, and only floating point is trained"
             )
     leaves = {_name(path): leaf for path, leaf in paths}
+    if len(leaves) < len(paths):
+        raise ConfigurationError("two leaves of the tree have the same name: keys are joined by slashes")
     connection = Connection(session, context.collection, name)
     connection.declare(_widened(leaves), optimizer)
-    declared = trees[name] = _Declared(structure, leaves, connection)
+    declared = session.trees[name] = _Declared(structure, leaves, connection)
     return declared.tree()
 
 
@@ -147,10 +144,10 @@ def pull(*, name: str = "") -> Tree:
 
 
 def _tree(name: str) -> _Declared:
-    trees = _sessions.get(session_here(_USE), {})
-    if name not in trees:
+    declared = session_here(_USE).trees.get(name)
+    if not isinstance(declared, _Declared):
         raise ConfigurationError(f"the open session has no tree {name!r}: call psj.declare first")
-    return trees[name]
+    return declared
 
 
 def _name(path: Sequence[Any]) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 EXAMPLES = Path(__file__).resolve().parents[1]
 PROGRAMS = "deep_mnist.py", "pytorch/deep_mnist.py", "jax/deep_mnist.py"
 
-number = int(os.environ.get("PSWORKER_NAME", "worker-0").rpartition("-")[2])  # as psworker local names its workers
-program = PROGRAMS[number % len(PROGRAMS)]
+number = os.environ.get("PSWORKER_NAME", "").rpartition("-")[2]  # worker-1, as psworker local names its workers
+program = PROGRAMS[int(number) % len(PROGRAMS) if number.isdecimal() else 0]
 print(f"trains with examples/{program}", flush=True)
 runpy.run_path(str(EXAMPLES / program), run_name="__main__")

@@ -86,9 +86,10 @@ class GoingBack:
 
     async def _restored(self) -> Restored:
         """The timeline in force, and the cuts that the shard could go back to."""
-        persistence, shard = self._persistence, self._persistence.shard
-        cuts = partial(retention.cuts, persistence.config.folder, shard.shard, shard.shards)
+        persistence = self._persistence
+        cuts = partial(retention.cuts, persistence.config.folder, persistence.shard.shard, persistence.shard.shards)
         found = await asyncio.get_running_loop().run_in_executor(None, cuts)
+        shard = persistence.shard  # which may have gone back meanwhile
         return Restored(
             timeline=shard.timeline,
             cut=persistence.start.timeline_cut,

@@ -27,7 +27,7 @@ from psserver.storage.folders import (
 )
 from psserver.storage.retention import copy_aside, given_up, move_aside
 from psserver.storage.shard_run import Run, read_run, run_path, write_run
-from pswire.errors import AlreadyRegistered, DamagedFile, Malformed, ParamServerError, ShapeMismatch, StorageError
+from pswire.errors import AlreadyRegistered, DamagedFile, Malformed, ParamServerError, StorageError
 from pswire.messages import Cut, Job, Message, ShardState
 
 #: The timeline of a job that has given up nothing; 0 means none in messages.
@@ -136,7 +136,7 @@ class Start:
 
     def explained(self, error: ParamServerError, job: Job) -> ParamServerError:
         """An error of the present `job`, with the checkpoint that it continues from, where that may be the reason."""
-        if self.state is None or job != self.state.job or not isinstance(error, AlreadyRegistered | ShapeMismatch):
+        if self.state is None or job != self.state.job or not isinstance(error, AlreadyRegistered):
             return error
         return type(error)(
             f"{error} (the job continues from {self.source}: epochs may be raised, not lowered, and "

@@ -56,6 +56,8 @@ def parquet(
             there, has nulls, or has values of another type. What a file's metadata do not show is raised when rows are
             read.
     """
+    if isinstance(columns, str):
+        raise TypeError(f"parquet: columns are a list of names, as in columns=[{columns!r}], got {columns!r}")
     return _ParquetDataset(_Files(_found(paths), columns, buffer_bytes))
 
 

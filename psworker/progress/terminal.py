@@ -81,9 +81,17 @@ class ProgressDisplay:
 def _clock_of_thread() -> Callable[[], float]:
     """The processor time of this thread, for any thread; where the system has none, the time."""
     try:
-        return partial(time.clock_gettime, time.pthread_getcpuclockid(threading.get_ident()))
+        clock = time.pthread_getcpuclockid(threading.get_ident())
     except (AttributeError, OSError):
         return time.monotonic
+
+    def read() -> float:
+        try:
+            return time.clock_gettime(clock)
+        except OSError:  # the thread has ended
+            return 0.0
+
+    return read
 
 
 def _print(text: str) -> None:

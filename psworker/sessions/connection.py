@@ -174,8 +174,13 @@ class Connection:
     @contextmanager
     def _scoped(self) -> Iterator[None]:
         """New variables in the block belong to the session, in the scope."""
+        before = dict(self._collection.variables)
         with use(self._collection), variable_scope(self._scope) if self._scope else nullcontext():
-            yield
+            try:
+                yield
+            except BaseException:
+                self._collection.restore(before)  # without some of a declaration that has failed
+                raise
 
     def _add(self, made: Mapping[str, BaseVariable], optimizer: Optimizer | ParameterGroups | None) -> None:
         self._variables |= made

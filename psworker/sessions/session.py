@@ -36,7 +36,7 @@ from psworker.metrics import Metric
 from psworker.minimize.minimizers import LBFGS, Minimizer, Minimum
 from psworker.model import model_files
 from psworker.model.base_variable import BaseVariable, Variables, as_assigned, check_variable, listed
-from psworker.model.collection import Collection, context
+from psworker.model.collection import Collection, context, use
 from psworker.model.gradient_transforms import GradientAndVariable
 from psworker.model.interactive import is_interactive
 from psworker.model.push_reports import PushReport
@@ -104,6 +104,7 @@ class Session:
             transport = open_transport(config, self._part)
         self._loops: list[DataLoop] = []
         self._mirrored: list[str] = []  # variables of another library's tensors
+        self.trees: dict[str, object] = {}  # of psworker.jax, by name
         workers = config.workers if config.servers else 0
         self._use(transport, JobChoice(config.job, config.resume or not config.servers, process_program(), workers))
         self._collection: Collection | None = None
@@ -460,7 +461,8 @@ class Session:
             return
         self.barrier(timeout)
         if self.is_chief:
-            model_files.load(path)
+            with use(self._open_collection()):
+                model_files.load(path)
         self.barrier(timeout)
         self.pull()
 

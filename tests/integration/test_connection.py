@@ -144,6 +144,24 @@ def test_wrong_use_is_refused_and_nothing_is_applied(connect):
         model.push({"W": W})
 
 
+def test_a_declaration_that_fails_leaves_its_names_free(connect):
+    with connect("w0") as first, connect("w1") as second:
+        first.declare({"a": W, "b": B}, ps.Adam())
+        with pytest.raises(AlreadyRegistered, match="b"):
+            second.declare({"a": W, "b": W})
+        second.declare({"a": W, "b": B})
+        assert set(second.values) == {"a", "b"}
+
+
+def test_the_best_model_is_that_of_the_connection(connect, tmp_path):
+    with connect(checkpoint_dir=tmp_path) as model:
+        model.declare({"W": W}, ps.GradientDescent(1.0))
+        assert model.session.save_best(1.0)
+        model.push({"W": np.ones_like(W)})
+        model.session.load_best()
+        assert np.array_equal(model.values["W"], W)
+
+
 def test_connections_in_threads_are_workers_beside_each_other(connect):
     def work(name):
         with connect(name) as model:

@@ -3,6 +3,9 @@
 Skipped without JAX, an extra: `pip install 'paramserver[jax]'`.
 """
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -114,8 +117,20 @@ def test_several_trees_have_names_and_wrong_use_is_refused(open_session):
             psj.push({"w": jnp.ones(2)})
         with pytest.raises(ConfigurationError, match="for sessions with local steps"):
             psj.local_step(params)
+        with pytest.raises(ConfigurationError, match="two leaves of the tree have the same name"):
+            psj.declare({"a/b": jnp.ones(1), "a": {"b": jnp.ones(1)}}, name="same")
         with pytest.raises(TypeError, match="n is int32"):
             psj.declare({"n": jnp.arange(3)}, name="third")
         with pytest.raises(NotFinite, match="kernel"):
             psj.push(jax.tree.map(lambda leaf: leaf * np.nan, params))
         assert_equal(psj.pull(), initial())
+
+
+def test_a_session_that_is_over_keeps_no_tree_alive(open_session):
+    session = open_session("w0")
+    with session:
+        psj.push(psj.declare({"w": jnp.ones(2)}, ps.GradientDescent(0.1)))
+    seen = weakref.ref(session)
+    del session
+    gc.collect()
+    assert seen() is None

@@ -351,3 +351,9 @@ def test_dir_of_every_public_module_lists_public_names_only():
     for module in modules:
         public = set(getattr(module, "__all__", None) or ps.errors.FAMILY)
         assert {name for name in dir(module) if not name.startswith("__")} == public, module.__name__
+
+
+@pytest.mark.parametrize("path", ["psworker.nn.linear", "psworker.ops.losses"])
+def test_a_module_within_a_public_one_is_not_imported_a_second_time_under_another_name(path):
+    with pytest.raises(ModuleNotFoundError, match=f"No module named '{path}'"):
+        importlib.import_module(path)
