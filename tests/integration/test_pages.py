@@ -207,17 +207,23 @@ def test_blocks_of_commands_are_valid_for_the_shell_and_begin_with_known_program
             assert program in known or program.startswith(".venv/bin/") or (ROOT / program).is_file(), name(block)
 
 
+SOFTMAX = "examples/softmax_mnist.py"
+
+
 @pytest.mark.slow
 def test_the_commands_of_the_readme_that_need_no_container_train_the_example_and_show_the_job():
     section = (ROOT / "README.md").read_text().split("## Running a program")[1].split("\n## ")[0]
     lines = re.findall(r"`((?:python|psworker|psserver) [^`]+)`", section)
     interpreter = {"python": [], "psworker": ["-m", "psworker"], "psserver": ["-m", "psserver"]}
-    words = map(shlex.split, lines)
-    alone, local, _, serve, worker, status = [[sys.executable, *interpreter[first], *rest] for first, *rest in words]
+    commands = [[sys.executable, *interpreter[first], *rest] for first, *rest in map(shlex.split, lines)]
+    alone, local, profile, serve, worker, status = [
+        next(one for one in commands if word in one) for word in (SOFTMAX, "local", "profile", "serve", "run", "status")
+    ]
     environment = {**os.environ, "PSWORKER_PROGRESS": "off"}
     options = {"cwd": ROOT, "env": environment, "capture_output": True, "text": True, "timeout": 100, "check": True}
     for program in (alone, local):
         assert "test accuracy: 0." in subprocess.run(program, **options).stdout
+    assert re.search(r"^backward +\d", subprocess.run(profile, **options).stdout, re.MULTILINE)
     free_port = [word.replace(":7070", ":0") for word in serve]
     with subprocess.Popen(free_port, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
         try:
