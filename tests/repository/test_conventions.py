@@ -275,3 +275,9 @@ def test_a_command_of_make_installs_into_the_environment_that_is_named_alone_and
         said = next(line for line in reversed(shown[:number]) if line.startswith("echo"))
         lock = re.findall(r"locks/(\S+)\.txt", shown[number])
         assert f"locks/{lock[-1] if lock[-1] != 'build' else 'package'}.txt" in said, shown[number]
+
+
+def test_the_build_context_of_the_image_has_all_that_its_file_copies():
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", (ROOT / "deploy" / "Dockerfile").read_text(), re.MULTILINE)
+    context = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert {name for names in copied for name in names.split()} <= context
