@@ -256,17 +256,22 @@ def test_any_optimizer_runs_in_the_worker_with_local_steps(open_session):
     assert_equal(model, expected)
 
 
-@dataclass(frozen=True)
-class SignedDescent(ps.CustomOptimizer):
-    """Descent by signs of averages, with decay of the weights: of the kind of Lion. Slot: `average`."""
+def signed_descent():
+    """A rule of ones own, which is known in one test alone."""
 
-    slots = ("average",)
-    learning_rate: float = 0.01
-    decay: float = 0.0
+    @dataclass(frozen=True)
+    class SignedDescent(ps.CustomOptimizer):
+        """Descent by signs of averages, with decay of the weights: of the kind of Lion. Slot: `average`."""
 
-    def update(self, value, gradient, slots, step):
-        average = 0.9 * slots["average"] + 0.1 * gradient
-        return value - step.learning_rate * (np.sign(average) + self.decay * value), {"average": average}
+        slots = ("average",)
+        learning_rate: float = 0.01
+        decay: float = 0.0
+
+        def update(self, value, gradient, slots, step):
+            average = 0.9 * slots["average"] + 0.1 * gradient
+            return value - step.learning_rate * (np.sign(average) + self.decay * value), {"average": average}
+
+    return SignedDescent
 
 
 class SignedDescentOfTorch(torch.optim.Optimizer):
@@ -293,7 +298,8 @@ def test_a_rule_of_ones_own_is_applied_by_the_servers_with_the_hyperparameters_o
     expected, model = network(), network()
     train(expected, groups(expected), 40, schedule=schedule)
     with open_session("w0") as session:
-        rule = lambda group: SignedDescent(group["lr"], group["weight_decay"])
+        kind = signed_descent()
+        rule = lambda group: kind(group["lr"], group["weight_decay"])
         optimizer = pst.distribute(groups(model), model, rule=rule)
         train(model, optimizer, 40, schedule=schedule)
         assert session.slot(optimizer._tensors["0.weight"].variable, "average").any()

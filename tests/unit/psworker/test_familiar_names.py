@@ -353,7 +353,7 @@ def test_dir_of_every_public_module_lists_public_names_only():
         assert {name for name in dir(module) if not name.startswith("__")} == public, module.__name__
 
 
-@pytest.mark.parametrize("path", ["psworker.nn.linear", "psworker.ops.losses"])
+@pytest.mark.parametrize("path", ["psworker.nn.linear", "psworker.nn.functional"])
 def test_a_module_within_a_public_one_is_not_imported_a_second_time_under_another_name(path):
     with pytest.raises(ModuleNotFoundError, match=f"No module named '{path}'"):
         importlib.import_module(path)
