@@ -41,6 +41,7 @@ class Run:
         np.zeros(WORKERS, np.int64).tofile(self.path)
         self.counts = np.memmap(self.path, np.int64, "r")
         self.processes: list[subprocess.Popen[bytes]] = []
+        self.until_end = ExitStack()
         self.log = (folder / "log").open("w+")
 
     def start(self, command: list[object], environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
@@ -76,6 +77,7 @@ class Run:
             one.kill()
         for one in self.processes:
             one.wait(30)
+        self.until_end.close()
         self.log.close()
 
 
@@ -90,8 +92,7 @@ def free_addresses(count: int) -> list[str]:
 
 def paramserver(run: Run, model: str, _: Path | None) -> list[subprocess.Popen[bytes]]:
     """Our workers, asynchronous, with a server."""
-    [address] = free_addresses(1)
-    run.start([sys.executable, "-m", "psserver", "serve", "--bind", address])
+    address = run.until_end.enter_context(_report.server_process()).address
     script = _report.ROOT / "benchmarks" / "_frameworks_worker.py"
     command = [sys.executable, "-m", "psworker", "run", "--servers", address, "--threads", "1", script]
     return [run.start([*command, "ours", model, worker, run.path, "-"]) for worker in range(WORKERS)]

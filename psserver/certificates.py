@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pswire.errors import ConfigurationError
 from pswire.security.private_files import make_private_folder, read_file, read_secret, write_private_file
-from pswire.system.extras import install_command
+from pswire.system.extras import missing_package
 
 try:
     from cryptography import x509
@@ -19,7 +19,7 @@ try:
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 except ModuleNotFoundError:
-    raise ConfigurationError(f"certificates need a package that is not installed: {install_command('certs')}") from None
+    raise missing_package("certificates need", "certs") from None
 
 #: Days for which a CA is valid; its certificates are valid for as long as they are asked to be, and no longer than it.
 CA_DAYS = 3650

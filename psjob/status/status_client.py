@@ -34,18 +34,21 @@ class StatusClient(ShardStubs):
             return merge_reports([ShardAnswer(name, problem=self.addresses.problem)])
         request = encode(Status(detail=detail), InlineSender())
         left = timeout - (time.monotonic() - began)
-        answers = []
         with deferred_signals:
             calls = [self.at(one).Status.future(request, timeout=left) if one else None for one in addresses]
             with cut_short_by_signals(*filter(None, calls)):
-                for shard, (address, call) in enumerate(zip(addresses, calls, strict=True)):
-                    if call is None:
-                        answers.append(ShardAnswer(name, problem=f"shard {shard}: {self.addresses.problem}"))
-                        continue
-                    answers.append(_answer(address, call, self.credentials))
-                    if answers[-1].report is None:
-                        self.addresses.look_again(shard)
+                pairs = enumerate(zip(addresses, calls, strict=True))
+                answers = [self._answer(shard, address, call) for shard, (address, call) in pairs]
         return merge_reports(answers)
+
+    def _answer(self, shard: int, address: str, call: Any) -> ShardAnswer:  # noqa: ANN401 - grpc has no types
+        """What a call has given; one to no address is None. A shard that has not answered is looked for again."""
+        if call is None:
+            return ShardAnswer(self.addresses.name, problem=f"shard {shard}: {self.addresses.problem}")
+        answer = _answer(address, call, self.credentials)
+        if answer.report is None:
+            self.addresses.look_again(shard)
+        return answer
 
 
 def _answer(address: str, call: Any, credentials: Credentials) -> ShardAnswer:  # noqa: ANN401 - grpc has no types

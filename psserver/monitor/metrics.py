@@ -11,9 +11,9 @@ from types import ModuleType
 
 from psjob.status.job_status import JobStatus
 from psserver.measurements import Measurements
-from pswire.errors import ConfigurationError, Unavailable
+from pswire.errors import Unavailable
 from pswire.messages import StatusReport
-from pswire.system.extras import install_command
+from pswire.system.extras import missing_package
 
 #: The text, and its type.
 Exposition = tuple[bytes, str]
@@ -100,7 +100,5 @@ def _families() -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name != "prometheus_client":
             raise
-        raise ConfigurationError(
-            f"metrics need a package that is not installed: {install_command('metrics')}"
-        ) from None
+        raise missing_package("metrics need", "metrics") from None
     return prometheus

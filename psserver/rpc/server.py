@@ -43,7 +43,7 @@ from pswire.addresses import check_address
 from pswire.errors import ConfigurationError
 from pswire.messages import Status, StatusReport
 from pswire.network.channel import SERVER_OPTIONS
-from pswire.system.extras import install_command
+from pswire.system.extras import missing_package
 
 log = logging.getLogger(__name__)
 
@@ -228,9 +228,7 @@ def _add_reflection(server: grpc.aio.Server) -> None:
     try:
         from grpc_reflection.v1alpha import reflection
     except ModuleNotFoundError:
-        raise ConfigurationError(
-            f"reflection needs a package that is not installed: {install_command('reflection')}"
-        ) from None
+        raise missing_package("reflection needs", "reflection") from None
     names = (SERVICE_NAME, "grpc.health.v1.Health", reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
 

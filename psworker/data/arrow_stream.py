@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from pswire.errors import ConfigurationError
-from pswire.system.extras import install_command
+from pswire.system.extras import missing_package
 
 if TYPE_CHECKING:
     from psworker.data.arrow import ArrowTable
@@ -30,11 +29,6 @@ def opened(table: object, owner: str) -> ArrowTable:
     """The rows of a table, or of one column. Raises as `ArrowTable`; ConfigurationError if pyarrow is not installed."""
     try:
         from psworker.data.arrow import ArrowTable
-    except ImportError:
-        raise without_pyarrow("Tables of other libraries") from None
+    except ModuleNotFoundError:
+        raise missing_package("Tables of other libraries need", "parquet") from None
     return ArrowTable(table, owner)
-
-
-def without_pyarrow(what: str) -> ConfigurationError:
-    """The error if pyarrow, which `what` need, is not installed."""
-    return ConfigurationError(f"{what} need a package that is not installed: {install_command('parquet')}")

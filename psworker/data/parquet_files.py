@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from pswire.errors import DatasetError
+from pswire.system.extras import missing_package
 from pswire.tensors.values import Array
-from psworker.data.arrow_stream import opened, without_pyarrow
+from psworker.data.arrow_stream import opened
 from psworker.data.batch import checked_columns
 from psworker.data.epoch_order import epoch_order
 from psworker.data.ragged import Column, gathered, null_message
@@ -164,8 +165,8 @@ class _ParquetDataset(FunctionDataset):
 def _pyarrow() -> Any:  # noqa: ANN401
     try:
         import pyarrow.parquet
-    except ImportError:
-        raise without_pyarrow("Parquet files") from None
+    except ModuleNotFoundError:
+        raise missing_package("Parquet files need", "parquet") from None
     return pyarrow
 
 

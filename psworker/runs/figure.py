@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pswire.errors import ConfigurationError
-from pswire.system.extras import install_command
+from pswire.system.extras import missing_package
 from psworker.runs.curves import Curve, Mark, RunCurves, smoothed
 from psworker.runs.run_data import interpolated
 
@@ -20,7 +20,7 @@ try:
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogFormatter
 except ModuleNotFoundError:
-    raise ConfigurationError(f"plots need a package that is not installed: {install_command('plots')}") from None
+    raise missing_package("plots need", "plots") from None
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -215,9 +215,9 @@ def test_the_commands_of_the_readme_that_need_no_container_train_the_example_and
     section = (ROOT / "README.md").read_text().split("## Running a program")[1].split("\n## ")[0]
     lines = re.findall(r"`((?:python|psworker|psserver) [^`]+)`", section)
     interpreter = {"python": [], "psworker": ["-m", "psworker"], "psserver": ["-m", "psserver"]}
-    commands = [[sys.executable, *interpreter[first], *rest] for first, *rest in map(shlex.split, lines)]
+    started = [[sys.executable, *interpreter[first], *rest] for first, *rest in map(shlex.split, lines)]
     alone, local, profile, serve, worker, status = [
-        next(one for one in commands if word in one) for word in (SOFTMAX, "local", "profile", "serve", "run", "status")
+        next(one for one in started if word in one) for word in (SOFTMAX, "local", "profile", "serve", "run", "status")
     ]
     environment = {**os.environ, "PSWORKER_PROGRESS": "off"}
     options = {"cwd": ROOT, "env": environment, "capture_output": True, "text": True, "timeout": 100, "check": True}
