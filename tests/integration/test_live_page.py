@@ -276,7 +276,6 @@ def test_a_monitor_for_other_machines_lets_nobody_in_if_its_servers_want_no_toke
 
 
 def test_a_page_of_all_shards_shows_a_silent_one_as_a_problem_until_it_is_back(monkeypatch):
-    monkeypatch.setattr(collector, "TIMEOUT", 1.0)
     first, second = ServerThread(ServerConfig(shards=2)), ServerThread(ServerConfig(shard=1, shards=2))
     with first:
         second.__enter__()
@@ -286,9 +285,10 @@ def test_a_page_of_all_shards_shows_a_silent_one_as_a_problem_until_it_is_back(m
             with following(http) as samples:
                 assert next(samples)[1]["problems"] == []
                 second.__exit__(None, None, None)
-                sample = next(one for _, one in samples if one["problems"])
-                assert [one["problem"][:23] for one in sample["shards"]] == ["", "no server answers at 12"]
-                assert addresses[1] in sample["problems"][0]
+                sample = next(one for _, one in samples if one["shards"][1]["problem"])
+                assert sample["shards"][0]["problem"] == ""
+                # A call that was on its way was interrupted; for a later one, no server answers.
+                assert all(addresses[1] in one for one in (sample["shards"][1]["problem"], sample["problems"][0]))
                 status, _, reason = request(http, "/readyz")
                 assert (status, addresses[1].encode() in reason) == (503, True)
                 with ServerThread(ServerConfig(bind=addresses[1], shard=1, shards=2)):
