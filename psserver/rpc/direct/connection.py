@@ -41,18 +41,29 @@ class DirectConnection:
     """One connection, a `TransferChannel`, in the task that made it. `buffer` belongs to all connections.
 
     A lost connection is a cancellation, as that of a call over gRPC. `seconds` are for a message that has begun.
+    `on_member` is called before each call: the Hello was a member's.
     """
 
-    def __init__(self, connection: socket.socket, peer: str, buffer: memoryview, seconds: float) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        peer: str,
+        buffer: memoryview,
+        seconds: float,
+        on_member: Callable[[], object] = lambda: None,
+    ) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._socket, self._peer, self._buffer, self._seconds, self._task = connection, peer, buffer, seconds, task
+        self._on_member = on_member
         self._loop = asyncio.get_running_loop()
         self._plain = not isinstance(connection, ssl.SSLSocket)
         self._metadata: list[tuple[str, Any]] = []
         self._early = b""  # received before it was asked for
         self._waiting: asyncio.Future[None] | None = None
+        self._waited = True  # since the last call
         self._watched = False
+        self._cut = False  # a message has not been written to its end
 
     def invocation_metadata(self) -> Iterable[tuple[str, Any]]:
         """As `TransferChannel`, of the Hello."""
@@ -87,6 +98,10 @@ class DirectConnection:
 
     async def receive(self, hold: Callable[[int], None], release: Callable[[int], None]) -> SplitFrame | None:
         """As `TransferChannel.receive`."""
+        self._on_member()
+        if not self._waited:  # others have their turns between calls that are there already
+            await asyncio.sleep(0)
+        self._waited = False
         data: bytes | memoryview = self._early
         if not data:
             data = self._buffer[: await self._read([self._buffer])]
@@ -126,8 +141,11 @@ class DirectConnection:
     async def refuse(self, refusal: tuple[Any, str, Iterable[tuple[str, str]]]) -> None:
         """Send what `status_of` returns, and wait until the worker has gone; for `REFUSAL_SECONDS` at most.
 
-        Its bytes are read meanwhile: the system would reset the connection, and the worker not read why.
+        Its bytes are read meanwhile: the system would reset the connection, and the worker not read why. Behind a part
+        of an answer nothing is sent: it would be taken for the rest.
         """
+        if self._cut:
+            return
         _, text, ((_, name),) = refusal
         frame = pb.Frame(refusal=pb.Refusal(error=name, message=text))
         with suppress(TimeoutError, TimedOut, asyncio.CancelledError):
@@ -135,7 +153,7 @@ class DirectConnection:
                 await self._write(direct.message(frame), Deadline(REFUSAL_SECONDS))
                 self._socket.shutdown(socket.SHUT_WR)
                 while await self._read([self._buffer]):
-                    pass
+                    await asyncio.sleep(0)  # it may send as fast as this reads
 
     def close(self) -> None:
         """Close the socket."""
@@ -204,7 +222,7 @@ class DirectConnection:
         if not self._watched:
             self._loop.add_reader(self._socket, self._notice)
             self._watched = True
-        self._waiting = self._loop.create_future()
+        self._waiting, self._waited = self._loop.create_future(), True
         try:
             await self._waiting
         finally:
@@ -232,7 +250,7 @@ class DirectConnection:
 
     async def _write(self, pieces: Sequence[bytes | memoryview], deadline: Deadline) -> None:
         """Write all of these; other calls have their turns while the socket takes no more."""
-        left = [memoryview(piece) for piece in pieces]
+        left, self._cut = [memoryview(piece) for piece in pieces], True
         while left:
             nbytes = self._write_now(left)
             if nbytes is None:
@@ -240,6 +258,7 @@ class DirectConnection:
                 continue
             deadline.passed(nbytes)
             left = _after(left, nbytes)
+        self._cut = False
 
     def _write_now(self, pieces: Sequence[memoryview]) -> int | None:
         try:
