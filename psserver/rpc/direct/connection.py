@@ -111,17 +111,19 @@ class DirectConnection:
         if len(data) >= direct.PREFIX_BYTES:
             found = direct.lengths(data)
             if found.end <= len(data):
-                hold(found.end)
                 self._early = bytes(data[found.end :])
-                return direct.header_of(bytes(data[: found.end]), found)
+                frame = direct.header_of(bytes(data[: found.end]), found)
+                hold(found.end)
+                return frame
         return await self._rest_of(bytes(data), hold, release)
 
     async def fill(self, receiver: StreamReceiver, deadline: Deadline, aside: Aside | None) -> None:
         """As `TransferChannel.fill`."""
-        turn = 0
+        turn, left = 0, receiver.nbytes
         while True:
-            early, self._early = self._early, b""  # of other turns
+            early, self._early = self._early[:left], self._early[left:]  # of other turns
             receiver.take(memoryview(early))
+            left -= len(early)
             if receiver.complete:
                 return
             nbytes = await self._read(receiver.gaps(ARRAYS_AT_ONCE), deadline)
@@ -129,6 +131,7 @@ class DirectConnection:
                 raise Malformed(INCOMPLETE)
             receiver.filled(nbytes)
             deadline.passed(nbytes)
+            left -= nbytes
             turn += nbytes
             if turn >= BYTES_OF_A_TURN:
                 turn = 0

@@ -1,7 +1,7 @@
 """The sockets of the direct transport: they are bound before the shard begins, and then take connections.
 
-A connection counts as a stranger's until the service has found that its Hello is a member's: there are few strangers at a
-time, each has little time to say who it is, and the oldest gives way.
+A connection counts as a stranger's until the service has found that its Hello is a member's: there are few strangers at
+a time, each has little time to say who it is, and the oldest gives way.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 
 from psserver.rpc.direct.connection import READ_BYTES, DirectConnection
 from psserver.rpc.tls import SocketCertificates
@@ -139,13 +140,14 @@ class DirectListener:
             task = self._loop.create_task(self._run(connection, _peer(connection, place)))
             self._tasks.add(task)
             self._strangers[task] = None
-            task.add_done_callback(self._forget)
+            task.add_done_callback(partial(self._forget, connection))
             if len(self._strangers) > STRANGERS:
                 oldest = next(iter(self._strangers))
                 del self._strangers[oldest]
                 oldest.cancel()
 
-    def _forget(self, task: asyncio.Task[None]) -> None:
+    def _forget(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
+        connection.close()  # also of a task that was cancelled before it began
         self._tasks.discard(task)
         self._strangers.pop(task, None)
 
