@@ -35,12 +35,11 @@ from psserver.cli.security_commands import certs_command, token_group
 from psserver.config import (
     CLIENT_CERTIFICATES,
     ServerConfig,
-    parse_port,
     parse_shard,
     parse_size,
     parse_timeout,
 )
-from pswire.addresses import DEFAULT_ADDRESS, check_address, local_address
+from pswire.addresses import DEFAULT_ADDRESS, check_address, local_address, parse_port
 from pswire.errors import ParamServerError
 from pswire.network.channel import check_health
 from pswire.network.discovery import parse_servers
