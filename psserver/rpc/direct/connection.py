@@ -16,6 +16,7 @@ from psserver.rpc.channels import INCOMPLETE, Aside
 from psserver.rpc.deadline import Deadline
 from pswire.errors import Malformed, TimedOut
 from pswire.network.channel import CALLED_SHARD, MEMBER_TOKEN
+from pswire.network.sockets import NOT_READY, read_records, wake_at
 from pswire.tensors import direct
 from pswire.tensors.frame import SplitFrame
 from pswire.tensors.stream import StreamReceiver, StreamSender
@@ -25,16 +26,14 @@ from pswire.v1 import paramserver_pb2 as pb
 #: Bytes that are read at once.
 READ_BYTES = 256 << 10
 
-#: Bytes of a large message between two turns of other calls, and those for which a read waits.
-BYTES_OF_A_TURN, BYTES_OF_A_WAKE = 1 << 20, 512 << 10
+#: Bytes of a large message between two turns of other calls.
+BYTES_OF_A_TURN = 1 << 20
 
 #: Arrays that are read or written at once.
 ARRAYS_AT_ONCE = 64
 
 #: Seconds for the error of a refused call to be read.
 REFUSAL_SECONDS = 1.0
-
-_NOT_READY = BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError
 
 
 class DirectConnection:
@@ -108,7 +107,7 @@ class DirectConnection:
         try:
             await deadline.wait(self._fill(receiver, deadline))
         finally:
-            self._wake_at(1)
+            wake_at(self._socket, 1)
 
     async def _fill(self, receiver: StreamReceiver, deadline: Deadline) -> None:
         turn, left = 0, receiver.nbytes
@@ -120,7 +119,7 @@ class DirectConnection:
                 return
             gaps = receiver.gaps(ARRAYS_AT_ONCE)
             while (nbytes := self._read_now(gaps)) is None:
-                self._wake_at(left)
+                wake_at(self._socket, left)
                 await self._readable()
             if not nbytes:
                 raise Malformed(INCOMPLETE)
@@ -158,9 +157,7 @@ class DirectConnection:
 
     # --- reading --------------------------------------------------------------------------------------------------
 
-    async def _rest_of(
-        self, data: bytes, hold: Callable[[int], None], release: Callable[[int], None]
-    ) -> SplitFrame:
+    async def _rest_of(self, data: bytes, hold: Callable[[int], None], release: Callable[[int], None]) -> SplitFrame:
         """The frame that begins with these bytes; without its elements if they are many."""
         data = await self._at_least(direct.PREFIX_BYTES, data)
         found = direct.lengths(data)
@@ -203,10 +200,10 @@ class DirectConnection:
     def _read_now(self, into: Sequence[memoryview]) -> int | None:
         """Read what is there; None if that is nothing."""
         try:
-            if self._plain and len(into) > 1:
-                return self._socket.recvmsg_into(into)[0]
-            return self._socket.recv_into(into[0])
-        except _NOT_READY:
+            if not self._plain:
+                return read_records(self._socket, into[0][:BYTES_OF_A_TURN])
+            return self._socket.recvmsg_into(into)[0] if len(into) > 1 else self._socket.recv_into(into[0])
+        except NOT_READY:
             return None
         except OSError:
             raise asyncio.CancelledError from None
@@ -220,15 +217,6 @@ class DirectConnection:
             await self._waiting
         finally:
             self._waiting = None
-
-    def _wake_at(self, nbytes: int) -> None:
-        """Have the socket be readable only when this many bytes are there, or those of a turn; at the end always.
-
-        Not under TLS, which has taken some of them already.
-        """
-        if self._plain:
-            with suppress(OSError):
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, min(nbytes, BYTES_OF_A_WAKE))
 
     def _notice(self) -> None:
         """The socket is readable: wake who waits for it, or find out whether the worker has gone during its call."""
@@ -280,7 +268,7 @@ class DirectConnection:
             if self._plain:
                 return self._socket.sendmsg(pieces[:ARRAYS_AT_ONCE])
             return self._socket.send(pieces[0])
-        except _NOT_READY:
+        except NOT_READY:
             return None
         except OSError:
             raise asyncio.CancelledError from None
