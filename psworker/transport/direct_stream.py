@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
-from pswire.errors import FAMILY, InternalError
+from pswire.errors import FAMILY, ConfigurationError, InternalError, Malformed
 from pswire.messages import DirectAddress
 from pswire.network.sockets import NOT_READY, read_records, set_options, wake_at
 from pswire.security.credentials import Credentials
@@ -51,7 +51,7 @@ def open_direct(
             continue
         try:
             return _greeted(connect(address, where, credentials, seconds), hello)
-        except (OSError, NotShared) as error:
+        except (OSError, NotShared, ConfigurationError) as error:
             reason = getattr(error, "strerror", None) or str(error)
     raise NotReached(reason)
 
@@ -139,6 +139,8 @@ class DirectStream:
             got += self._some(buffer[got:])
         found = direct.lengths(buffer)
         nbytes = found.end if found.elements <= MAX_INLINE_MESSAGE else found.begin
+        if found.elements <= MAX_INLINE_MESSAGE and got > nbytes:
+            raise Malformed(f"an answer of {nbytes:,} bytes was announced, but {got - nbytes:,} more arrived")
         if got < nbytes:
             data: bytes | memoryview = memoryview(bytearray(nbytes))
             data[:got] = buffer[:got]  # type: ignore[index]
@@ -183,7 +185,7 @@ class DirectStream:
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # that of TLS is not for other threads
 
     def end(self) -> None:
-        """As `TransferStream.end`."""
+        """As `TransferStream.end`; not while another thread receives."""
         self._socket.close()
         self.pool = None  # it knows this stream
 
