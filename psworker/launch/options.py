@@ -165,7 +165,7 @@ _CLUSTER_OPTIONS = (
         ),
         server_option(
             "direct-port",
-            "Port of the first server for tensors beside gRPC; each further one has the next. off: gRPC alone.",
+            "Second port of the first server, to push and pull without gRPC; each further one has the next. off: none.",
             type=Parsed("PORT|off", parse_port),
             default="0",
             show_default="free ones",
