@@ -85,7 +85,8 @@ def sweep_command(
     except ConfigurationError as error:
         raise click.BadParameter(str(error), param_hint="--set") from None
     say: Callable[[str], None] = (lambda _: None) if quiet else lambda line: click.echo(line, err=True)
-    sweep = Sweep(job, grid, folder, [*given, "--bind", "127.0.0.1"], jobs=jobs, resume=resume, say=say)
+    given += ["--bind", "127.0.0.1", "--direct-port", "off" if job.direct_port is None else "0"]  # runs have free ports
+    sweep = Sweep(job, grid, folder, given, jobs=jobs, resume=resume, say=say)
     try:
         code = sweep.run()
     except ParamServerError as error:
@@ -105,7 +106,7 @@ def _given(context: click.Context) -> list[str]:
     for one in context.command.params:
         name = one.name or ""
         typed = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if not isinstance(one, click.Option) or not typed or name in (*_OWN, "settings", "jobs"):
+        if not isinstance(one, click.Option) or not typed or name in (*_OWN, "settings", "jobs", "direct_port"):
             continue
         value = context.params[name]
         if one.is_flag:
