@@ -18,7 +18,7 @@ from psworker.launch.options import COMMAND, POSITIVE, THREADS, cluster_options,
 from psworker.launch.sweep.grid import Setting, combinations, parse_setting
 
 #: Options of `psworker local` that a sweep decides for each run, or does not have.
-_OWN = ("run_dir", "resume", "http", "progress", "quiet")
+_OWN = ("run_dir", "resume", "http", "progress", "quiet", "direct_port")
 
 
 @click.command(
@@ -106,7 +106,7 @@ def _given(context: click.Context) -> list[str]:
     for one in context.command.params:
         name = one.name or ""
         typed = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if not isinstance(one, click.Option) or not typed or name in (*_OWN, "settings", "jobs", "direct_port"):
+        if not isinstance(one, click.Option) or not typed or name in (*_OWN, "settings", "jobs"):
             continue
         value = context.params[name]
         if one.is_flag:
