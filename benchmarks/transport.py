@@ -23,10 +23,9 @@ import _report
 import _transport_floor
 import _transport_parts
 import numpy as np
-from _push_pull import ELEMENTS, MB, RATE, arrays, declaration
+from _push_pull import ELEMENTS, MB, RATE, arrays, declaration, empty, push_pull
 
 from pswire import optimizers
-from pswire.messages import Join, Pull, Sender
 from pswire.specs.encodings import parse_compression
 from pswire.system.host import keep_memory
 from psworker.client.client import Client
@@ -107,14 +106,6 @@ def measure(way: Way, *, numba: bool) -> Run:
     return Run(statistics.median(seen[WARM_UP:]), memory.rest, over)
 
 
-def push_pull(
-    client: Client, weights: Sequence[VersionedArray], gradients: dict[str, np.ndarray]
-) -> Sequence[VersionedArray]:
-    """One step: pushes all gradients, receives all fresh weights."""
-    pushed = [VersionedArray(weight.name, weight.read, gradients[weight.name]) for weight in weights]
-    return client.push(pushed, None, list(gradients), known_values=weights).result().values
-
-
 def check(way: Way, first, gradients, weights: Sequence[VersionedArray]) -> None:
     """Checks the weights after Adam's first step, which moves each by the learning rate unless the gradient is tiny."""
     if way.compress != "none":
@@ -126,16 +117,10 @@ def check(way: Way, first, gradients, weights: Sequence[VersionedArray]) -> None
         np.testing.assert_allclose(weight.array, first[weight.name] - moved, rtol=0, atol=1e-7 if exact else 4e-3)
 
 
-def empty() -> float:
-    """Milliseconds of a round trip without tensors, on a stream."""
+def empty_calls() -> float:
+    """Milliseconds of a round trip without tensors."""
     with _report.server() as address, closing(GrpcTransport([address])) as transport:
-        sender = Sender("worker", transport.call(0, Join(worker="worker"), 30.0).result().incarnation)
-        seen = []
-        for _ in range(EMPTY):
-            began = time.perf_counter()
-            transport.call(0, Pull(sender=sender, names=()), 30.0).result()
-            seen.append((time.perf_counter() - began) * 1e3)
-    return statistics.median(seen)
+        return statistics.median(empty(transport, EMPTY))
 
 
 def peers(options: argparse.Namespace, figures: _report.Figures) -> None:
@@ -197,14 +182,14 @@ def profile(*, numba: bool) -> None:
 
 def floor(*, numba: bool) -> None:
     """Prints lower bounds as Markdown."""
-    empty, large = _transport_floor.echoes()
     rows = {
         "13.1 MB copied once": _transport_floor.copy(),
         "Adam alone, numpy, one thread": _transport_floor.adam(numba=False),
         **({"Adam alone, numba, one thread": _transport_floor.adam(numba=True)} if numba else {}),
-        "gRPC, an empty message there and back": empty,
-        "gRPC, 13.1 MB there and back, bytes alone": large,
-        "TCP, 13.1 MB there and back": _transport_floor.sockets(),
+        "gRPC, a message of one byte there and back": _transport_floor.echo("grpc-aio", 1),
+        "gRPC, 13.1 MB there and back, bytes alone": _transport_floor.echo("grpc-aio", 4 * ELEMENTS),
+        "TCP, a message of one byte there and back": _transport_floor.echo("asyncio-add-reader", 1),
+        "TCP, 13.1 MB there and back": _transport_floor.echo("asyncio-add-reader", 4 * ELEMENTS),
     }
     print("\n| operation | ms |\n| --- | --- |")
     for what, ms in rows.items():
@@ -241,7 +226,7 @@ def compare(options: argparse.Namespace, *, numba: bool) -> None:
             run = measure(way, numba=fast)
             figures.add(system, run.step)
             memory[system] = max(run, memory.get(system, run), key=lambda one: one.over)
-        empties.add("paramserver-empty", empty())
+        empties.add("paramserver-empty", empty_calls())
         if options.peers:
             peers(options, figures)
     figures.report((), more_is_better=False)
