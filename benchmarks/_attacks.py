@@ -21,7 +21,7 @@ from pswire.codec import to_frame
 from pswire.errors import ParamServerError
 from pswire.messages import Gradient, Join, Joined, Pull, Push, Sender, Status
 from pswire.tensors.stream import StreamSender
-from psworker.transport.grpc_transport import GrpcTransport
+from psworker.transport.network_transport import NetworkTransport
 
 SERVICE = "/paramserver.v1.ParameterServer"
 CONNECTIONS = 1_000
@@ -101,9 +101,9 @@ def slow_unary(address: str) -> Iterator[str]:
         _stop.wait(0.02)
 
 
-def _joined(address: str, name: str) -> tuple[GrpcTransport, Sender, bytes]:
+def _joined(address: str, name: str) -> tuple[NetworkTransport, Sender, bytes]:
     """A member, and its token; b"" from a server that gives none."""
-    transport = GrpcTransport([address], shared_memory=False)
+    transport = NetworkTransport([address], shared_memory=False)
     joined = transport.call(0, Join(worker=name), 10.0).result()
     assert isinstance(joined, Joined)
     return transport, Sender(name, joined.incarnation), getattr(joined, "token", b"")
@@ -140,7 +140,7 @@ def join_flood(address: str) -> Iterator[str]:
     numbers, done = count(), [0]
 
     def join() -> None:
-        transport = GrpcTransport([address], shared_memory=False)
+        transport = NetworkTransport([address], shared_memory=False)
         while not _stop.is_set():
             with suppress(ParamServerError):
                 transport.call(0, Join(worker=f"flood-{next(numbers)}"), 5.0).result()
@@ -170,7 +170,7 @@ def status_calls(address: str) -> Iterator[str]:
     done = [0]
 
     def ask() -> None:
-        transport = GrpcTransport([address], shared_memory=False)
+        transport = NetworkTransport([address], shared_memory=False)
         while not _stop.is_set():
             with suppress(ParamServerError):
                 transport.call(0, Status(), 5.0).result()

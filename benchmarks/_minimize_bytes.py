@@ -17,7 +17,7 @@ from pswire.codec import encode
 from pswire.tensors.transport import InlineSender
 from psworker import ops
 from psworker.minimize.lbfgs import LBFGS
-from psworker.transport.grpc_transport import UnaryCall
+from psworker.transport.calls import UnaryCall
 
 parameters, steps = int(sys.argv[1]), 20
 calls, loops = [0], []  # bytes by step, seconds of each direction

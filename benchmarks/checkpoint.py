@@ -28,7 +28,7 @@ from pswire import optimizers
 from pswire.messages import Cut, Declaration
 from pswire.tensors.values import TensorSpec
 from psworker.client.client import Client
-from psworker.transport.grpc_transport import GrpcTransport
+from psworker.transport.network_transport import NetworkTransport
 from psworker.versions import VersionedArray
 
 MB = 1e6
@@ -112,7 +112,7 @@ def served(folder: Path, *options: str) -> Iterator[tuple[Client, list[Versioned
     """A client of a server that keeps its state there, with the variables of Deep MNIST."""
     with (
         _report.server_process("--checkpoint-dir", str(folder), *options) as server,
-        closing(GrpcTransport([server.address])) as transport,
+        closing(NetworkTransport([server.address])) as transport,
     ):
         client = Client(transport, "worker", TIMEOUT)
         client.join()
@@ -129,7 +129,7 @@ def write_and_restore(folder: Path, work: str, shapes: Sequence[tuple[int, ...]]
     nbytes = 3 * 4 * sum(int(np.prod(shape)) for shape in shapes)
     options = ["--checkpoint-dir", str(folder), "--memory-limit", str(8 * nbytes + (1 << 30))]
     options += ["--journal"] * journal
-    with start(options) as (process, address), closing(GrpcTransport([address])) as transport:
+    with start(options) as (process, address), closing(NetworkTransport([address])) as transport:
         client = Client(transport, "worker", TIMEOUT)
         client.join()
         for name, shape in zip(names, shapes, strict=True):

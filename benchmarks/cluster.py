@@ -20,7 +20,7 @@ from contextlib import closing, contextmanager, suppress
 import _report
 
 from pswire.messages import Status, StatusReport
-from psworker.transport.grpc_transport import GrpcTransport
+from psworker.transport.network_transport import NetworkTransport
 
 PROGRAM = (str(_report.ROOT / "examples" / "deep_mnist.py"), "--report", "1000000", "--steps", "1000000")
 WARM_UP = _report.size(20, 1)  # steps, over all workers
@@ -41,7 +41,7 @@ def ours(
     with (
         _report.kernels(numba=numba) as environment,
         _report.server_process(*server_options, environment=environment) as server,
-        closing(GrpcTransport([server.address])) as transport,
+        closing(NetworkTransport([server.address])) as transport,
         running([*options, *program], server.address, workers, environment) as processes,
     ):
 

@@ -22,7 +22,7 @@ from _consistency_job import BATCH, IMAGES, Network
 import psworker as ps
 from pswire.messages import Status
 from psworker import datasets
-from psworker.transport.grpc_transport import GrpcTransport
+from psworker.transport.network_transport import NetworkTransport
 
 JOB = Path(__file__).with_name("_consistency_job.py")
 PAUSE = _report.size(0.3, 0.0)
@@ -144,7 +144,7 @@ def main() -> None:
                 for process in processes:
                     process.kill()
                     process.wait()
-            with closing(GrpcTransport([address])) as transport:
+            with closing(NetworkTransport([address])) as transport:
                 status = transport.call(0, Status(), 5.0).result()
         rate, end = IMAGES / BATCH / seconds, curves[str(way)][-1][1]
         stale = f"{status.staleness.p50:13} {status.staleness.p99:4}"

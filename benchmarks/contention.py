@@ -17,7 +17,7 @@ import numpy as np
 from pswire import optimizers
 from pswire.messages import Declaration, Gradient, Join, Pull, Push, Register, Sender
 from pswire.tensors.values import TensorSpec
-from psworker.transport.grpc_transport import GrpcTransport
+from psworker.transport.network_transport import NetworkTransport
 
 SMALL = np.zeros((784, 10), np.float32)
 LARGE = np.zeros(3_274_634, np.float32)  # as many as Deep MNIST has
@@ -34,7 +34,7 @@ def join(transport, worker: str, name: str, value) -> Sender:
 
 def push(address: str, ready, stop, count) -> None:
     """Pushes the large gradient and pulls the large variable until it is stopped."""
-    with closing(GrpcTransport([address])) as transport:
+    with closing(NetworkTransport([address])) as transport:
         sender = join(transport, "large", "large", LARGE)
         sequence = 0
         while not stop.is_set():
@@ -69,7 +69,7 @@ def main() -> None:
     _report.arguments(__doc__.splitlines()[0]).parse_args()
     _report.describe_machine()
     spawn = multiprocessing.get_context("spawn")
-    with _report.server() as address, closing(GrpcTransport([address])) as transport:
+    with _report.server() as address, closing(NetworkTransport([address])) as transport:
         sender = join(transport, "small", "small", SMALL)
         pulls(transport, sender)
         show("paramserver-alone", pulls(transport, sender))

@@ -18,7 +18,7 @@ from pswire import optimizers
 from pswire.messages import Declaration
 from pswire.tensors.values import TensorSpec
 from psworker.client.client import Client
-from psworker.transport.grpc_transport import GrpcTransport
+from psworker.transport.network_transport import NetworkTransport
 from psworker.versions import VersionedArray
 
 GIB = 1 << 30
@@ -34,7 +34,7 @@ def run(tensor_transport: str, elements: int) -> None:
     limit = 6 * nbytes + GIB  # half for the variable, half for the call in progress
     with (
         _report.server_process("--memory-limit", str(limit), "--shared-memory-limit", str(2 * limit)) as process,
-        closing(GrpcTransport([process.address], shared_memory=tensor_transport == "shared memory")) as transport,
+        closing(NetworkTransport([process.address], shared_memory=tensor_transport == "shared memory")) as transport,
     ):
         client = Client(transport, "worker", TIMEOUT)
         client.join()

@@ -21,7 +21,7 @@ from _push_pull import ELEMENTS, arrays, declaration, empty, push_pull
 
 from pswire.system.host import keep_memory
 from psworker.client.client import Client
-from psworker.transport.grpc_transport import GrpcTransport
+from psworker.transport.network_transport import NetworkTransport
 
 RATES = _report.size([Rate(gbit, delay) for gbit in (1, 10) for delay in (0.0002, 0.005)], [Rate(10, 0.0002)])
 TRANSPORTS = ("grpc",)
@@ -35,7 +35,7 @@ TIMEOUT = 60.0
 def work(address: str, transport: str, parent: Connection) -> None:
     """A worker: milliseconds of an empty call, and of a step, medians."""
     keep_memory()
-    with closing(GrpcTransport([address], shared_memory=False)) as connection:
+    with closing(NetworkTransport([address], shared_memory=False)) as connection:
         calls = statistics.median(empty(connection, EMPTY))
         client = Client(connection, "worker", TIMEOUT)
         client.join()

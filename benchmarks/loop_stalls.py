@@ -38,7 +38,7 @@ from pswire.tensors.transport import InlineReceiver, InlineSender
 from pswire.tensors.values import TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 from psworker.client.client import Client
-from psworker.transport.grpc_transport import GrpcTransport
+from psworker.transport.network_transport import NetworkTransport
 from psworker.versions import VersionedArray
 
 HEARTBEAT = 1e-3
@@ -148,7 +148,7 @@ class Server:
 
 def honest(server: Server, variables: int, stack: ExitStack) -> None:
     """The calls of a worker whose model has so many variables of one float."""
-    client = stack.enter_context(closing(Client(GrpcTransport([server.address]), "honest", 300.0)))
+    client = stack.enter_context(closing(Client(NetworkTransport([server.address]), "honest", 300.0)))
     client.join()
     names = [f"layers/block-{number}/kernel" for number in range(variables)]
     one = np.ones(1, np.float32)

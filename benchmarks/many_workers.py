@@ -32,7 +32,7 @@ from pswire import optimizers
 from pswire.messages import Declaration
 from pswire.tensors.values import TensorSpec
 from psworker.client.client import Client
-from psworker.transport.grpc_transport import GrpcTransport
+from psworker.transport.network_transport import NetworkTransport
 from psworker.versions import VersionedArray
 
 WORKERS = _report.size((1, 4, 16, 64, 100), (1, 2))
@@ -53,7 +53,7 @@ def work(addresses: list[str], names: list[str], floats: int, numbers: list[int]
     """A process of workers: they join, receive the window, push, and report their pushes within it."""
     with ThreadPoolExecutor(len(numbers)) as pool, ExitStack() as stack:
         clients = [
-            stack.enter_context(closing(Client(GrpcTransport(addresses), f"worker-{number}", TIMEOUT)))
+            stack.enter_context(closing(Client(NetworkTransport(addresses), f"worker-{number}", TIMEOUT)))
             for number in numbers
         ]
         registered = list(pool.map(partial(join, names, floats), clients))

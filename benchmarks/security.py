@@ -24,7 +24,7 @@ from pswire.security.private_files import write_private_file
 from pswire.security.token_files import Role, add_token
 from pswire.tensors.values import TensorSpec
 from psworker.client.client import Client
-from psworker.transport.grpc_transport import GrpcTransport
+from psworker.transport.network_transport import NetworkTransport
 from psworker.versions import VersionedArray
 
 #: By name: the shape of the variable, pushes in a turn, and turns.
@@ -75,7 +75,7 @@ def measure(work: str, systems: dict[str, tuple[tuple[str, ...], Credentials]], 
         workers = {}
         for system, (options, credentials) in systems.items():
             address = stack.enter_context(_report.server(*options))
-            transport = GrpcTransport([address], credentials, shared_memory=shared_memory)
+            transport = NetworkTransport([address], credentials, shared_memory=shared_memory)
             workers[system] = Worker(stack.enter_context(closing(Client(transport, "w0", 60.0))), shape)
         for worker in workers.values():
             worker.push(count)

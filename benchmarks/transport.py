@@ -30,7 +30,7 @@ from pswire.specs.encodings import parse_compression
 from pswire.system.host import keep_memory
 from psworker.client.client import Client
 from psworker.client.error_feedback import GradientEncoder
-from psworker.transport.grpc_transport import GrpcTransport
+from psworker.transport.network_transport import NetworkTransport
 from psworker.versions import VersionedArray
 
 STEPS = _report.size(30, 2)  # per round, as in the peers' scripts
@@ -71,7 +71,7 @@ class Run:
 
 def connect(address: str, way: Way) -> Client:
     """A client that has joined."""
-    transport = GrpcTransport([address], shared_memory=way.tensor_transport == "shared memory")
+    transport = NetworkTransport([address], shared_memory=way.tensor_transport == "shared memory")
     client = Client(transport, "worker", 60.0, encoder=GradientEncoder(way.encoding, parse_compression(way.compress)))
     client.join()
     if transport.tensor_transport(0) != way.tensor_transport:
@@ -119,7 +119,7 @@ def check(way: Way, first, gradients, weights: Sequence[VersionedArray]) -> None
 
 def empty_calls() -> float:
     """Milliseconds of a round trip without tensors."""
-    with _report.server() as address, closing(GrpcTransport([address])) as transport:
+    with _report.server() as address, closing(NetworkTransport([address])) as transport:
         return statistics.median(empty(transport, EMPTY))
 
 

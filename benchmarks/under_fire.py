@@ -35,7 +35,7 @@ from pswire.messages import Declaration, Join, Status
 from pswire.network.channel import check_health
 from pswire.tensors.values import TensorSpec
 from psworker.client.client import Client
-from psworker.transport.grpc_transport import GrpcTransport
+from psworker.transport.network_transport import NetworkTransport
 
 MEMORY_LIMIT = 400 << 20
 PATIENCE = 5.0  # seconds that a call of an honest worker may take
@@ -127,7 +127,7 @@ def seconds_of(call: Callable[[], object]) -> float:
 
 def newcomer(address: str, name: str) -> float:
     """The seconds of the slowest call of a worker that has just come."""
-    with closing(GrpcTransport([address], shared_memory=False)) as transport:
+    with closing(NetworkTransport([address], shared_memory=False)) as transport:
         calls = (
             lambda: check_health(address, PATIENCE),
             lambda: transport.call(0, Status(), PATIENCE).result(),
@@ -160,7 +160,7 @@ def under(name: str, window: float) -> tuple[float, float, float, float]:
     with (
         tempfile.TemporaryDirectory() as folder,
         _report.server_process(*options) as server,
-        closing(Client(GrpcTransport([server.address]), "honest", PATIENCE)) as honest,
+        closing(Client(NetworkTransport([server.address]), "honest", PATIENCE)) as honest,
     ):
         honest.join()
         value = np.zeros(LARGE_SIZE, np.float32)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from psserver.config import ServerConfig, parse_size, parse_timeout
+from psserver.config import ServerConfig, parse_port, parse_size, parse_timeout
 from psserver.rpc.server import ServerThread
 from pswire.errors import ConfigurationError
 from pswire.specs.checkpoints import JournalSync, parse_checkpoint_every
@@ -74,6 +74,7 @@ _PARSERS: dict[str, Callable[[str], object]] = {
     "consistency": parse_consistency,
     "journal_sync": JournalSync,
     "max_gradient_norm": parse_gradient_norm,
+    "direct_port": parse_port,
     "memory_limit": parse_size,
     "progress_timeout": parse_timeout,
     "staleness": parse_staleness,

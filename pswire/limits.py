@@ -11,6 +11,9 @@ MAX_NUMBER = (1 << 62) - 1
 #: Bytes of a message: 2 MiB of tensors and their descriptions, or a Status of many variables.
 MAX_MESSAGE = (4 << 20) + (64 << 10)
 
+#: The last port of a host.
+MAX_PORT = 65_535
+
 #: Positions in a block of a data queue.
 MAX_BLOCK = 1 << 32
 

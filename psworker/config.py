@@ -27,6 +27,9 @@ MAX_JOB_NAME = 100
 #: How progress is shown on stderr (`psworker.progress.terminal`).
 PROGRESS = ("auto", "live", "plain", "off")
 
+#: What may carry tensors to servers.
+TRANSPORTS = ("auto", "grpc", "direct")
+
 #: The interval between checkpoints of an embedded job.
 DEFAULT_CHECKPOINT_EVERY = EverySeconds(60.0)
 
@@ -154,6 +157,15 @@ class WorkerConfig:
             cluster=True,
         ),
     ] = NONE
+    transport: Annotated[
+        str,
+        Option(
+            "What carries tensors: connections beside gRPC where they can be made (auto), or one of both.",
+            "Transfer",
+            choices=TRANSPORTS,
+            cluster=True,
+        ),
+    ] = "auto"
     shared_memory: Annotated[bool, Option("Share memory with servers on this host.", "Advanced", cluster=True)] = True
     checkpoint_dir: Annotated[str, Option(path="folder")] = ""
     checkpoint_every: Annotated[CheckpointEvery, Option(parse=parse_checkpoint_every)] = DEFAULT_CHECKPOINT_EVERY

@@ -35,6 +35,7 @@ from psserver.cli.security_commands import certs_command, token_group
 from psserver.config import (
     CLIENT_CERTIFICATES,
     ServerConfig,
+    parse_port,
     parse_shard,
     parse_size,
     parse_timeout,
@@ -240,6 +241,13 @@ _FILE, _COUNT = click.Path(dir_okay=False, path_type=Path), {"kind": int, "metav
     _field("max-calls", "Concurrent unary calls; workers retry excess ones.", **_COUNT),
     _field("journal-limit", "Size of the journal; a checkpoint begins at half of it.", _SIZE, show_default="4G"),
     _field("keep-memory", "Keep the memory of freed arrays: faster, but the process never shrinks."),
+    option(
+        "--direct-port",
+        type=Parsed("PORT|off", parse_port),
+        default="0",
+        show_default="a free one",
+        help="Port on which workers push and pull without gRPC; 0: a free one.",
+    ),
     _field("shared-memory", "Share memory with workers of this host and user."),
     _field(
         "shared-memory-limit",

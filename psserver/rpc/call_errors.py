@@ -48,9 +48,10 @@ class CallErrors:
         self,
         serve: Callable[[Any, grpc.aio.ServicerContext], Awaitable[None]],
         frames: Any,  # noqa: ANN401 - gRPC's iterator of a stream
-        context: grpc.aio.ServicerContext,
+        context: Any,  # noqa: ANN401 - gRPC's, or a direct connection
+        refuse: Callable[[tuple[Any, ...]], Awaitable[None]] | None = None,
     ) -> None:
-        """Serve a call; an error ends it with its status, message and name.
+        """Serve a call; an error ends it with its status, message and name, by `refuse` if it is not gRPC's.
 
         The error's frames refer to all that came with the call, and are in a reference cycle with it, as the exception
         of `abort` is with gRPC's context. So its traceback and its cause's are dropped first, or that
@@ -77,7 +78,7 @@ class CallErrors:
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._closing.wait()
-        await end_call(context, refusal)
+        await (end_call(context, refusal) if refuse is None else refuse(refusal))
 
     def _pause(self, peer: str, now: float) -> float:
         """Count a refusal; the seconds to wait before it is answered."""

@@ -7,10 +7,11 @@ a server needs no table of tokens: tokens given before a restart, or by another 
 import functools
 import hashlib
 import hmac
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError
-from grpc.aio import ServicerContext
 
 from psserver.core.shard import Shard
 from psserver.rpc import access
@@ -25,6 +26,13 @@ OF_IDENTITIES = tuple(
 )
 
 _MAC_BYTES = hashlib.sha256().digest_size
+
+
+class Call(Protocol):
+    """A call of a worker: that of gRPC, or a direct connection."""
+
+    def invocation_metadata(self) -> Iterable[tuple[str, Any]] | None:
+        """What comes before its message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +51,7 @@ class Identity:
         self._key = key
         self._claims = functools.lru_cache(4096)(self._checked_claims)
 
-    def caller(self, context: ServicerContext, shard: Shard) -> Claims | None:
+    def caller(self, context: Call, shard: Shard) -> Claims | None:
         """The member that calls, by its token; None: a stranger.
 
         Raises `Unauthenticated` for an invalid token, and `Unavailable` if the call is for another shard.
@@ -59,7 +67,7 @@ class Identity:
                 )
         return claims
 
-    def member(self, context: ServicerContext, shard: Shard) -> Claims:
+    def member(self, context: Call, shard: Shard) -> Claims:
         """The member that calls. Raises `Unauthenticated` for a stranger, as `caller`, and as `Shard.check_sender`."""
         caller = self.caller(context, shard)
         if caller is None:

@@ -28,13 +28,14 @@ from psserver.core.shard import Shard
 from psserver.measurements import Measurements
 from psserver.rpc.access import Access
 from psserver.rpc.call_errors import CallErrors
+from psserver.rpc.direct.listener import DirectListener, DirectSockets
 from psserver.rpc.health import Health
 from psserver.rpc.identity import Identity
 from psserver.rpc.running import RunningServer
 from psserver.rpc.service import SERVICE_NAME, Service
-from psserver.rpc.shared_segment_socket import sweep
 from psserver.rpc.tls import Certificates
 from psserver.rpc.transfer_memory import SharedMemory
+from psserver.rpc.unix_sockets import sweep
 from psserver.runtime.clock import Clock, Linger, tick_seconds
 from psserver.runtime.executor import Executor
 from psserver.runtime.start_shard import start_shard
@@ -84,7 +85,7 @@ async def serve(
         )
         if shared.refused:
             log.info("no shared memory: %s", shared.refused)
-        return await _serve(config, shared, on_ready, stop, beside)
+        return await _serve(config, shared, on_ready, stop, beside, stack)
 
 
 async def _serve(
@@ -93,8 +94,9 @@ async def _serve(
     on_ready: Callable[[str], None],
     stop: asyncio.Event,
     beside: Beside | None,
+    stack: ExitStack,
 ) -> StatusReport:
-    """Serve one shard, whose files no other process writes."""
+    """Serve one shard, whose files no other process writes; what it opens is closed at the end of `stack`."""
     server = grpc.aio.server(options=SERVER_OPTIONS)
     measurements = Measurements()
     call_errors = CallErrors(measurements)
@@ -108,6 +110,8 @@ async def _serve(
     certificates = _certificates(config)
     tls = None if certificates is None else certificates.credentials()
     address = bind(server, config.bind, tls)  # before the shard's run begins: one that only fails here is none
+    unix = config.shared_memory and not shared.refused
+    sockets = stack.enter_context(closing(DirectSockets(config.bind, config.direct_port, unix=unix)))
     if config.exposure:
         log.warning("%s", config.exposure)
     if certificates is not None:
@@ -127,9 +131,12 @@ async def _serve(
         max_calls=config.max_calls,
         exposure=config.exposure,
         tracing=tracing,
+        direct=sockets.where,
     )
     server.add_generic_rpc_handlers((service.handlers(),))
     await server.start()
+    sockets_tls = None if certificates is None else certificates.of_sockets()
+    direct = DirectListener(sockets, service.serve_direct, sockets_tls, config.lease)
 
     async def tick_until_the_job_ends() -> None:
         loop = asyncio.get_running_loop()
@@ -165,7 +172,7 @@ async def _serve(
         service.close()
         call_errors.close()
         executor.close()
-        await server.stop(config.grace)
+        await asyncio.gather(server.stop(config.grace), direct.stop(config.grace))
         try:
             await asyncio.to_thread(others.close)  # it may wait for a status
         except Exception:
@@ -281,7 +288,7 @@ class ServerThread:
     """A server in a thread of this process, as a context manager.
 
         with ServerThread(ServerConfig(lease=60.0)) as server:
-            transport = GrpcTransport([server.address])
+            transport = NetworkTransport([server.address])
 
     Entering returns when the server answers; leaving stops it as Ctrl-C would. `beside` is as in `serve`.
 

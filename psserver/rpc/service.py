@@ -5,12 +5,12 @@ against the shard before memory is allocated for the tensors it announces, and a
 arrived. A failure ends one call, with an error of the paramserver family, and never the server.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -22,7 +22,9 @@ from psserver.rpc.access import Access
 from psserver.rpc.admission import Admission
 from psserver.rpc.call_errors import CallErrors
 from psserver.rpc.call_spans import METADATA_KEY, call_span
+from psserver.rpc.channels import GrpcChannel, TransferChannel
 from psserver.rpc.deadline import Deadline
+from psserver.rpc.direct.connection import DirectConnection
 from psserver.rpc.identity import OF_IDENTITIES, Claims, Identity
 from psserver.rpc.reception import MIN_UNFINISHED, Reception, unfinished_messages
 from psserver.rpc.status_answers import StatusAnswers
@@ -42,10 +44,20 @@ from pswire.codec import (
     sender_of,
     to_frame,
 )
-from pswire.errors import Malformed, ParamServerError, Unauthenticated, Unavailable
+from pswire.errors import ParamServerError, Unauthenticated, Unavailable
 from pswire.limits import MAX_SMALL_REQUEST
-from pswire.messages import Allocator, Answer, Request, Status, StatusReport, tensor_bytes
-from pswire.tensors.frame import Incoming, incoming, split
+from pswire.messages import (
+    Allocator,
+    Answer,
+    DirectAddress,
+    Joined,
+    Renewed,
+    Request,
+    Status,
+    StatusReport,
+    tensor_bytes,
+)
+from pswire.tensors.frame import Incoming, SplitFrame
 from pswire.tensors.shared_memory import Region, SharedReceiver
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.tensors.transport import MAX_INLINE_MESSAGE, InlineReceiver, InlineSender
@@ -77,7 +89,7 @@ class Service:
     `traffic_limit` bytes in progress, and a message may take `timeout` seconds, or longer at
     `psserver.rpc.deadline.LEAST_RATE`. Members have at most `max_calls` unary calls at a time. Members on this host may
     attach memory of `shared`. The status has the warning of `exposure`. With `tracing`, calls that name the span they
-    belong to get one.
+    belong to get one. Workers are told of the `direct` transport.
     """
 
     def __init__(
@@ -93,7 +105,9 @@ class Service:
         max_calls: int = 10_000,
         exposure: str = "",
         tracing: Tracing | None = None,
+        direct: DirectAddress | None = None,
     ) -> None:
+        self._direct = direct
         self._executor, self._identity, self._call_errors = executor, identity, call_errors
         self._access, self._exposure, self._tracing = access, exposure, tracing
         self._shared = shared
@@ -130,11 +144,18 @@ class Service:
         methods = {}
         for method in _SERVICE.methods:
             unary = partial(self._unary, getattr(pb, method.input_type.name))
-            serve = self._transfer if method.client_streaming else unary
+            serve = self._transfer_by_grpc if method.client_streaming else unary
             if self._access is not None:
                 serve = partial(self._access.serve, method.name, serve)
             methods[method.name] = grpc.stream_stream_rpc_method_handler(partial(self._call_errors.run, serve))
         return grpc.method_handlers_generic_handler(SERVICE_NAME, methods)
+
+    async def serve_direct(self, connection: DirectConnection) -> None:
+        """Serve the Transfer of a direct connection, as one over gRPC."""
+        serve: Callable[[Any, Any], Awaitable[None]] = self._transfer
+        if self._access is not None:
+            serve = partial(self._access.serve, "Transfer", serve)
+        await self._call_errors.run(serve, None, connection, connection.refuse)
 
     async def _unary(self, kind: type[Proto], frames: object, context: grpc.aio.ServicerContext) -> None:
         caller = self._identity.caller(context, self._executor.shard)
@@ -184,38 +205,52 @@ class Service:
         assert isinstance(report, StatusReport)
         return replace(report, exposure=self._exposure)
 
-    async def _transfer(self, frames: object, context: grpc.aio.ServicerContext) -> None:
-        caller = self._identity.member(context, self._executor.shard)
-        attached = AttachedSegments(self._shared, caller.sender.worker)
+    async def _transfer_by_grpc(self, frames: object, context: grpc.aio.ServicerContext) -> None:
+        await self._transfer(frames, GrpcChannel(context))
+
+    async def _transfer(self, _: object, channel: TransferChannel) -> None:
+        caller = self._identity.member(channel, self._executor.shard)
+        account = caller.sender.worker
+        hold, release = partial(self._admission.hold, account), partial(self._admission.release, account)
+        attached = AttachedSegments(self._shared, account)
         try:
-            with self._streams.open(caller.sender, context) as stream:
-                while (data := await stream.next_call()) is not grpc.aio.EOF:
-                    began = perf_counter()
-                    if attached.offered is not None:
-                        attached.settle()
-                    parts = split(data)
-                    large = parts.head_bytes > SLICE
-                    frame = await self._executor.aside(parts.parse, parse) if large else parts.parse(parse)
-                    piece = frame.header.WhichOneof("piece") or "call"
-                    if piece == "attach":
-                        self._executor.shard.check_sender(caller.sender)
-                        reply = pb.Frame(attached=attached.attach(frame.header.attach))
-                        await self._in_time(context.write(reply.SerializeToString()))
-                    else:
-                        call = self._call(frame, len(data), caller, attached, context, began)
-                        try:
-                            if self._tracing is None:
-                                await call
-                            else:
-                                await self._within_span(piece.capitalize(), frame.header.traceparent, call)
-                        except ParamServerError:
-                            self._measurements.pushes["refused"] += piece == "push"
-                            raise
+            with self._streams.open(caller.sender) as stream:
+                while (frame := await stream.next_call(channel.receive(hold, release))) is not None:
+                    await self._serve_frame(frame, caller, attached, channel)
         except ParamServerError as error:
-            self._executor.events.note_refusal(caller.sender.worker, error)
+            self._executor.events.note_refusal(account, error)
             raise self._executor.explained(error) from None
         finally:
             attached.close()
+
+    async def _serve_frame(
+        self, split: SplitFrame, caller: Claims, attached: AttachedSegments, channel: TransferChannel
+    ) -> None:
+        """Serve a call, or attach memory, by the first frame, whose bytes are counted; they are not afterwards."""
+        began, nbytes = perf_counter(), split.nbytes
+        try:
+            if attached.offered is not None:
+                attached.settle()
+            large = split.head_bytes > SLICE
+            frame = await self._executor.aside(split.parse, parse) if large else split.parse(parse)
+            piece = frame.header.WhichOneof("piece") or "call"
+            if piece == "attach":
+                self._executor.shard.check_sender(caller.sender)
+                reply = pb.Frame(attached=attached.attach(frame.header.attach))
+                await channel.send(reply, StreamSender(), Deadline(self._timeout))
+                return
+            counted, nbytes = nbytes, 0
+            call = self._call(frame, counted, caller, attached, channel, began)
+            try:
+                if self._tracing is None:
+                    await call
+                else:
+                    await self._within_span(piece.capitalize(), frame.header.traceparent, call)
+            except ParamServerError:
+                self._measurements.pushes["refused"] += piece == "push"
+                raise
+        finally:
+            self._admission.release(caller.sender.worker, nbytes)
 
     async def _within_span(self, name: str, traceparent: str, call: Awaitable[_Result]) -> _Result:
         """The result of a call, which has a span if it names the one that it belongs to."""
@@ -230,17 +265,17 @@ class Service:
         frame_bytes: int,
         caller: Claims,
         attached: AttachedSegments,
-        context: grpc.aio.ServicerContext,
+        channel: TransferChannel,
         began: float,
     ) -> None:
         """Serve one call, with the size and time of its first frame; larger messages and answers wait for admission."""
-        proto, account = request_of(frame), caller.sender.worker
-        self._check_sender(proto, caller)
-        shared = SharedReceiver(attached.memories) if attached.memories else None
-        receiver = StreamReceiver(frame.data, shared)
-        aside, large = self._executor.aside, _is_large(proto, frame.nbytes)
-        self._admission.hold(account, frame_bytes)
+        account, aside = caller.sender.worker, self._executor.aside
         try:
+            proto = request_of(frame)
+            self._check_sender(proto, caller)
+            shared = SharedReceiver(attached.memories) if attached.memories else None
+            receiver = StreamReceiver(frame.data, shared)
+            large = _is_large(proto, frame.nbytes)
             message, nbytes = await aside(_read, frame, receiver) if large else _read(frame, receiver)
             streamed = receiver.nbytes if frame.data is None else len(frame.data)
             in_place, in_memory = (0, 0) if shared is None else (shared.tensors, shared.nbytes)
@@ -252,7 +287,7 @@ class Service:
                     journaled = self._executor.borrows_arrays and not in_place
                     record = received(frame) if journaled else None
                     answer = await self._step(message, caller, MAX_INLINE_MESSAGE, region, record)
-                    await self._send(answer, region, account, context, began)
+                    await self._send(answer, region, account, channel, began)
                     return
         finally:
             self._admission.release(account, frame_bytes)
@@ -260,18 +295,11 @@ class Service:
             allocator: Allocator | None = region
             if receiver.nbytes:
                 message = await aside(_allocate, frame, receiver) if large else _allocate(frame, receiver)
-                deadline = Deadline(self._timeout)
-                while not receiver.complete:
-                    data = await deadline.wait(context.read())
-                    if data is grpc.aio.EOF:
-                        raise Malformed("the stream ended before the data that its header announced: not applied")
-                    chunk = incoming(data)
-                    await aside(receiver.feed, chunk) if large else receiver.feed(chunk)
-                    deadline.passed(len(data))
+                await channel.fill(receiver, Deadline(self._timeout), aside if large else None)
                 if region is None and not self._executor.borrows_arrays:
                     allocator = ReusedArrays(message)
             answer = await self._step(message, caller, None, allocator)
-            await self._send(answer, region, None, context, began)
+            await self._send(answer, region, None, channel, began)
 
     def _check_sender(self, proto: Proto, caller: Claims | None) -> None:
         """Reject a request from a non-member before decoding its body."""
@@ -291,17 +319,19 @@ class Service:
     ) -> Answer:
         """The shard's answer to a caller's message, whose `record` may have come with it."""
         if not isinstance(message, OF_IDENTITIES):
-            return await self._executor.step(message, most, allocator, received=record)
+            answer = await self._executor.step(message, most, allocator, received=record)
+            return replace(answer, direct=self._direct) if isinstance(answer, Renewed) else answer
         self._identity.check(message, caller)
         answer = await self._executor.step(self._identity.hashed(message), most, allocator)
-        return self._identity.with_token(message, answer)
+        answer = self._identity.with_token(message, answer)
+        return replace(answer, direct=self._direct) if isinstance(answer, Joined) else answer
 
     async def _send(
         self,
         answer: Answer,
         region: Region | None,
         account: str | None,
-        context: grpc.aio.ServicerContext,
+        channel: TransferChannel,
         began: float,
     ) -> None:
         """Send an answer, whose bytes count under the account; None: they do already. Its call `began` then."""
@@ -309,12 +339,10 @@ class Service:
         header = await self._executor.aside(to_frame, answer, sender) if is_large(answer) else to_frame(answer, sender)
         nbytes = sender.nbytes
         self._measurements.sent.add(sender.inline_bytes, nbytes, sender.shared_bytes)
-        deadline, counted = Deadline(self._timeout), 0 if account is None else nbytes
+        counted = 0 if account is None else nbytes
         self._admission.count(account or "", counted)
         try:
-            for frame in sender.frames(header):
-                await deadline.wait(context.write(frame))
-                deadline.passed(len(frame))
+            await channel.send(header, sender, Deadline(self._timeout))
         finally:
             self._admission.release(account or "", counted)
         self._measurements.answered(answer, perf_counter() - began)

@@ -4,19 +4,16 @@ The server gives descriptors and takes none, so no process chooses what it maps.
 map memory, wait for a worker, and close what any process may have sent to the socket. May import pswire.
 """
 
-import errno
 import logging
 import os
 import secrets
 import socket
-import stat
 import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
-from pswire.system.files import replacement
+from psserver.rpc.unix_sockets import listen
 from pswire.tensors import shared_segments
 from pswire.tensors.shared_segments import DONE, HANDOVER_TIMEOUT, TOKEN_BYTES, NotShared
 from pswire.tensors.values import Array
@@ -29,9 +26,6 @@ QUEUE = 1024
 
 #: Seconds for the token, which a worker sends as soon as it has connected.
 TOKEN_TIMEOUT = 0.5
-
-#: The option of a socket by which it takes descriptors (asm-generic/socket.h), since Linux 6.16.
-_SO_PASSRIGHTS = 83
 
 log = logging.getLogger(__name__)
 
@@ -54,9 +48,8 @@ class SegmentSocket:
 
     def __init__(self) -> None:
         shared_segments.check_supported()
-        self.name = f"paramserver-{secrets.token_hex(16)}"
+        self._listening, self.name = listen(QUEUE)
         self._path = shared_segments.socket_path(self.name)
-        self._listening = _listen(self._path)
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._offers: dict[bytes, _Offer] = {}
@@ -140,43 +133,3 @@ class SegmentSocket:
                 raise NotShared("no stream waits for memory with this token")
             offer.asked = True
             return offer
-
-
-def _listen(path: str) -> socket.socket:
-    """A listening socket, which appears at `path` when it can be connected to: so `sweep` takes none for a dead one."""
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        os.fchmod(listening.fileno(), 0o600)  # the mode of the file, from its beginning
-        with suppress(OSError):  # older systems
-            listening.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
-        with replacement(Path(path), durable=False) as temporary:
-            listening.bind(str(temporary))
-            listening.listen(QUEUE)
-    except OSError as error:
-        listening.close()
-        raise NotShared(f"cannot make a socket in {shared_segments.FOLDER}: {error.strerror or error}") from error
-    return listening
-
-
-def sweep() -> int:
-    """Remove the sockets of servers of this user that were killed; their number. Raises nothing."""
-    with suppress(OSError):
-        return sum([_swept(name) for name in os.listdir(shared_segments.FOLDER)])
-    return 0
-
-
-def _swept(name: str) -> bool:
-    """True if no server listens there, and the file was removed."""
-    try:
-        path = shared_segments.socket_path(name)
-        found = os.lstat(path)
-        if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
-            return False
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.setblocking(False)
-            if probe.connect_ex(path) != errno.ECONNREFUSED:
-                return False
-        os.unlink(path)
-    except (NotShared, OSError):  # another file, or gone in the meantime
-        return False
-    return True

@@ -5,10 +5,9 @@ the membership of the worker. As every call, it ends with the token that opened 
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-
-import grpc.aio
+from typing import Any, TypeVar
 
 from pswire.errors import ParamServerError, Unavailable
 from pswire.messages import Sender
@@ -16,34 +15,36 @@ from pswire.messages import Sender
 #: Streams of one member at the same time; a worker has one for each concurrent call, of which it makes two or three.
 STREAMS_OF_A_MEMBER = 24
 
+_Frame = TypeVar("_Frame")
+
 
 class Stream:
     """One open Transfer, served by the task that made it."""
 
-    def __init__(self, context: grpc.aio.ServicerContext) -> None:
+    def __init__(self) -> None:
         task = asyncio.current_task()
-        assert task is not None, "gRPC runs each call in a task of its own"
-        self._context, self._task = context, task
+        assert task is not None
+        self._task = task
         self._resting = False
         self._reason: ParamServerError | None = None
 
-    async def next_call(self) -> bytes:
-        """The first frame of the next call: between its calls a worker computes, for any time. EOF at the end.
+    async def next_call(self, receiving: Coroutine[Any, Any, _Frame]) -> _Frame:
+        """What `receiving` returns, the next call: between its calls a worker computes, for any time.
 
         Raises the error with which the stream was ended.
         """
         if self._reason is not None:
+            receiving.close()
             raise self._reason
         self._resting = True
         try:
-            data: bytes = await self._context.read()
+            return await receiving
         except asyncio.CancelledError:
             if self._reason is not None:
                 raise self._reason from None
             raise
         finally:
             self._resting = False
-        return data
 
     def end(self, reason: ParamServerError) -> None:
         """End it with this error: at once, or after the call in progress."""
@@ -61,14 +62,14 @@ class Streams:
         self._closing: ParamServerError | None = None
 
     @contextmanager
-    def open(self, member: Sender, context: grpc.aio.ServicerContext) -> Iterator[Stream]:
+    def open(self, member: Sender) -> Iterator[Stream]:
         """A stream of the current task within the block. Raises `Unavailable` if its member has too many."""
         theirs = self._members.setdefault(member, {})
         if len(theirs) >= STREAMS_OF_A_MEMBER:
             raise Unavailable(
                 f"worker {member.worker!r} has {len(theirs)} streams open, which is the limit: close some"
             )
-        stream = Stream(context)
+        stream = Stream()
         if self._closing is not None:
             stream.end(self._closing)
         theirs[stream] = None

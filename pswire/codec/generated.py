@@ -110,6 +110,18 @@ def get_join_request(proto: pb.JoinRequest, tensors: TensorReceiver) -> ms.Join:
     )
 
 
+def put_direct_address(message: ms.DirectAddress, proto: pb.DirectAddress, tensors: TensorSender) -> None:
+    proto.port = message.port
+    proto.socket = message.socket
+
+
+def get_direct_address(proto: pb.DirectAddress, tensors: TensorReceiver) -> ms.DirectAddress:
+    return ms.DirectAddress(
+        port=check.count(proto.port, "DirectAddress.port", limits.MAX_PORT),
+        socket=proto.socket and check.answer_text(proto.socket, "DirectAddress.socket"),
+    )
+
+
 def put_join_reply(message: ms.Joined, proto: pb.JoinReply, tensors: TensorSender) -> None:
     proto.incarnation = message.incarnation
     proto.number = message.number
@@ -126,6 +138,9 @@ def put_join_reply(message: ms.Joined, proto: pb.JoinReply, tensors: TensorSende
     proto.note = message.note
     proto.stopped = message.stopped
     proto.token = message.token
+    if message.direct is not None:
+        proto.direct.SetInParent()
+        put_direct_address(message.direct, proto.direct, tensors)
 
 
 def get_join_reply(proto: pb.JoinReply, tensors: TensorReceiver) -> ms.Joined:
@@ -145,6 +160,7 @@ def get_join_reply(proto: pb.JoinReply, tensors: TensorReceiver) -> ms.Joined:
         note=proto.note and check.answer_text(proto.note, "JoinReply.note"),
         stopped=proto.stopped and check.answer_text(proto.stopped, "JoinReply.stopped"),
         token=check.secret(proto.token, "JoinReply.token"),
+        direct=get_direct_address(proto.direct, tensors) if proto.HasField("direct") else None,
     )
 
 
@@ -195,6 +211,9 @@ def put_renew_reply(message: ms.Renewed, proto: pb.RenewReply, tensors: TensorSe
     proto.written.extend(message.written)
     proto.stopped = message.stopped
     proto.push_held = message.push_held
+    if message.direct is not None:
+        proto.direct.SetInParent()
+        put_direct_address(message.direct, proto.direct, tensors)
 
 
 def get_renew_reply(proto: pb.RenewReply, tensors: TensorReceiver) -> ms.Renewed:
@@ -206,6 +225,7 @@ def get_renew_reply(proto: pb.RenewReply, tensors: TensorReceiver) -> ms.Renewed
         written=check.numbers(proto.written, "RenewReply.written", limits.MAX_SHARDS) if proto.written else (),
         stopped=proto.stopped and check.answer_text(proto.stopped, "RenewReply.stopped"),
         push_held=proto.push_held,
+        direct=get_direct_address(proto.direct, tensors) if proto.HasField("direct") else None,
     )
 
 

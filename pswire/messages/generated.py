@@ -34,6 +34,7 @@ __all__ = [
     "CountedPortions",
     "Cut",
     "CutReport",
+    "DirectAddress",
     "Emptied",
     "EpochReport",
     "Evaluate",
@@ -185,6 +186,19 @@ class Join:
     workers: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class DirectAddress:
+    """Where a server listens for the direct transport.
+
+    Attributes:
+        port: On the host of the server's address; 0: nowhere.
+        socket: The file name of a Unix socket in /dev/shm: paramserver- and 32 hexadecimal digits. Empty: none.
+    """
+
+    port: int = 0
+    socket: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
     """The worker is a member.
@@ -209,6 +223,7 @@ class Joined:
         stopped: Why the job was stopped (Stop); empty: it was not.
         token: Proves to all shards of the job that the caller is this worker in this incarnation: the metadata "ps-
             member-bin".
+        direct: Where the server takes the frames of Transfer without gRPC (docs/protocol.md, "The direct transport").
     """
 
     incarnation: int = 0
@@ -226,6 +241,7 @@ class Joined:
     note: str = ""
     stopped: str = ""
     token: bytes = field(default=b"", repr=False)
+    direct: DirectAddress | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +292,7 @@ class Renewed:
         stopped: As in Joined.
         push_held: Of shard 0, where it decides about pushes: a push of the worker is held. It is decided after the
             snapshot of `cut`, so its parts on other shards come after the cut as well.
+        direct: As in Joined: a server that was started again may listen elsewhere.
     """
 
     global_step: int = 0
@@ -285,6 +302,7 @@ class Renewed:
     written: tuple[int, ...] = ()
     stopped: str = ""
     push_held: bool = False
+    direct: DirectAddress | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ Standard library only; `pswire.network.channel` makes channels from them.
 from __future__ import annotations
 
 import os
+import ssl
 from dataclasses import dataclass, fields
 
 from pswire.addresses import is_local
@@ -57,6 +58,20 @@ class Credentials:
         if not self.tls_cert:
             return ca, None, None
         return ca, read_secret(self.tls_key, "the private key"), read_file(self.tls_cert, "the certificate")
+
+    def context(self) -> ssl.SSLContext:
+        """TLS 1.3 of these files for sockets. Raises `ConfigurationError`."""
+        ca, _, certificate = self.certificates()
+        try:
+            context = ssl.create_default_context(cadata=ca.decode("ascii", "replace"))
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+            if certificate is not None:
+                context.load_cert_chain(self.tls_cert, self.tls_key, password="")
+        except (ssl.SSLError, ValueError) as error:
+            raise ConfigurationError(
+                f"the CA {self.tls_ca} or the certificate {self.tls_cert} cannot be used: {error}"
+            ) from None
+        return context
 
     def token(self, address: str) -> str:
         """The token for the server at `address`; "" without one.

@@ -133,6 +133,17 @@ def split(frame: bytes) -> SplitFrame:
     return SplitFrame(end, rest, head_bytes, elements, messages)
 
 
+def split_with(head: bytes, data: memoryview | None, nbytes: int) -> SplitFrame:
+    """A frame whose elements have come apart from its header; with the bytes of all. Raises `Malformed`."""
+    found = split(head)
+    if found.elements:
+        raise Malformed("the header of a direct message has no elements: they follow it")
+    if data is not None:
+        found.elements[_DATA] = data
+    found.nbytes = nbytes
+    return found
+
+
 def incoming(frame: bytes) -> Incoming:
     """A received frame. Raises `Malformed`."""
     return split(frame).parse()

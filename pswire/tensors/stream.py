@@ -5,6 +5,7 @@ allocates nothing until `allocate`: until then its arrays are placeholders with 
 so that everything a message declares can be checked first. May import values, errors, frames and the generated code.
 """
 
+import itertools
 from collections import deque
 from collections.abc import Iterator
 
@@ -35,12 +36,13 @@ class StreamSender:
     Attributes:
         shared_bytes, inline_bytes: of the arrays that stay in shared memory, and of those inside the message.
         nbytes: of the arrays that follow the message.
+        data: their elements, in order.
     """
 
     def __init__(self, region: Region | None = None, *, few: int = INLINE_BELOW) -> None:
         self._region, self._few = region, few
         self.shared_bytes = self.inline_bytes = self.nbytes = 0
-        self._data: list[memoryview] = []
+        self.data: list[memoryview] = []
 
     def put(self, array: Array, tensor: pb.Tensor) -> None:
         """Borrows `array` until the last frame is sent; copies it if it is small, big-endian or not in C order."""
@@ -55,13 +57,13 @@ class StreamSender:
         tensor.streamed = True
         data = bytes_of(np.ascontiguousarray(array, DTYPES[tensor.dtype]))
         if data:
-            self._data.append(data)
+            self.data.append(data)
             self.nbytes += len(data)
 
     def frames(self, header: pb.Frame) -> Iterator[bytes]:
         """The header with all elements; above `MAX_INLINE_MESSAGE` bytes, the header and then frames of chunks."""
         if self.nbytes <= MAX_INLINE_MESSAGE:
-            yield with_data(header, self._data)
+            yield with_data(header, self.data)
         else:
             yield with_data(header, ())
             yield from map(chunk, self.chunks())
@@ -70,7 +72,7 @@ class StreamSender:
         """The elements of all arrays in pieces that make `CHUNK` bytes together; only the last may be less."""
         pieces: list[memoryview] = []
         left = CHUNK
-        for data in self._data:
+        for data in self.data:
             while data:
                 pieces.append(data[:left])
                 data = data[left:]
@@ -155,16 +157,33 @@ class StreamReceiver:
         if not data:
             got = frame.header.WhichOneof("piece") or ("nothing" if data is None else "an empty one")
             raise Malformed(f"a chunk of data must follow in a transfer, got {got}")
+        self.take(data)
+
+    def take(self, data: memoryview) -> None:
+        """Copies bytes that follow into the allocated arrays; raises `Malformed` as `feed` does."""
         while data:
             if not self._gaps:
                 raise Malformed(f"tensors of {self.nbytes} bytes were declared, but {len(data)} more bytes arrived")
-            spec, gap = self._gaps.popleft()
+            gap = self._gaps[0][1]
             taken = min(len(gap), len(data))
             gap[:taken] = data[:taken]
-            check_elements(np.frombuffer(gap[:taken], np.uint8), spec)
-            data, gap = data[taken:], gap[taken:]
-            if gap:
-                self._gaps.appendleft((spec, gap))
+            self.filled(taken)
+            data = data[taken:]
+
+    def gaps(self, most: int) -> list[memoryview]:
+        """The memory that is filled next, in order, of `most` arrays: fill it from its begin, then call `filled`."""
+        return [gap for _, gap in itertools.islice(self._gaps, most)]
+
+    def filled(self, nbytes: int) -> None:
+        """That many bytes of `gaps` have arrived. Raises `Malformed` for an invalid bool."""
+        while nbytes:
+            spec, gap = self._gaps.popleft()
+            taken = min(len(gap), nbytes)
+            if spec.dtype == "bool":
+                check_elements(np.frombuffer(gap[:taken], np.uint8), spec)
+            if taken < len(gap):
+                self._gaps.appendleft((spec, gap[taken:]))
+            nbytes -= taken
 
     @property
     def complete(self) -> bool:

@@ -55,7 +55,7 @@ class Packing(_message.Message):
     def __init__(self, form: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ...) -> None: ...
 
 class Frame(_message.Message):
-    __slots__ = ("register", "pull", "push", "assign", "registered", "pulled", "pushed", "assigned", "take", "taken", "attach", "attached", "chunk", "data", "answer_region", "padding", "traceparent")
+    __slots__ = ("register", "pull", "push", "assign", "registered", "pulled", "pushed", "assigned", "take", "taken", "attach", "attached", "chunk", "renew", "renewed", "compute", "computed", "evaluate", "evaluation", "take_portion", "portion", "claim_portion", "claim", "refusal", "data", "answer_region", "padding", "traceparent")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     PULL_FIELD_NUMBER: _ClassVar[int]
     PUSH_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +69,17 @@ class Frame(_message.Message):
     ATTACH_FIELD_NUMBER: _ClassVar[int]
     ATTACHED_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
+    RENEW_FIELD_NUMBER: _ClassVar[int]
+    RENEWED_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_FIELD_NUMBER: _ClassVar[int]
+    COMPUTED_FIELD_NUMBER: _ClassVar[int]
+    EVALUATE_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    TAKE_PORTION_FIELD_NUMBER: _ClassVar[int]
+    PORTION_FIELD_NUMBER: _ClassVar[int]
+    CLAIM_PORTION_FIELD_NUMBER: _ClassVar[int]
+    CLAIM_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     ANSWER_REGION_FIELD_NUMBER: _ClassVar[int]
     PADDING_FIELD_NUMBER: _ClassVar[int]
@@ -86,11 +97,22 @@ class Frame(_message.Message):
     attach: AttachRequest
     attached: AttachReply
     chunk: bytes
+    renew: RenewRequest
+    renewed: RenewReply
+    compute: ComputeRequest
+    computed: ComputeReply
+    evaluate: EvaluateRequest
+    evaluation: EvaluateReply
+    take_portion: TakePortionRequest
+    portion: TakePortionReply
+    claim_portion: ClaimPortionRequest
+    claim: ClaimPortionReply
+    refusal: Refusal
     data: bytes
     answer_region: Region
     padding: bytes
     traceparent: str
-    def __init__(self, register: _Optional[_Union[RegisterRequest, _Mapping]] = ..., pull: _Optional[_Union[PullRequest, _Mapping]] = ..., push: _Optional[_Union[PushRequest, _Mapping]] = ..., assign: _Optional[_Union[AssignRequest, _Mapping]] = ..., registered: _Optional[_Union[RegisterReply, _Mapping]] = ..., pulled: _Optional[_Union[PullReply, _Mapping]] = ..., pushed: _Optional[_Union[PushReply, _Mapping]] = ..., assigned: _Optional[_Union[AssignReply, _Mapping]] = ..., take: _Optional[_Union[TakeRequest, _Mapping]] = ..., taken: _Optional[_Union[TakeReply, _Mapping]] = ..., attach: _Optional[_Union[AttachRequest, _Mapping]] = ..., attached: _Optional[_Union[AttachReply, _Mapping]] = ..., chunk: _Optional[bytes] = ..., data: _Optional[bytes] = ..., answer_region: _Optional[_Union[Region, _Mapping]] = ..., padding: _Optional[bytes] = ..., traceparent: _Optional[str] = ...) -> None: ...
+    def __init__(self, register: _Optional[_Union[RegisterRequest, _Mapping]] = ..., pull: _Optional[_Union[PullRequest, _Mapping]] = ..., push: _Optional[_Union[PushRequest, _Mapping]] = ..., assign: _Optional[_Union[AssignRequest, _Mapping]] = ..., registered: _Optional[_Union[RegisterReply, _Mapping]] = ..., pulled: _Optional[_Union[PullReply, _Mapping]] = ..., pushed: _Optional[_Union[PushReply, _Mapping]] = ..., assigned: _Optional[_Union[AssignReply, _Mapping]] = ..., take: _Optional[_Union[TakeRequest, _Mapping]] = ..., taken: _Optional[_Union[TakeReply, _Mapping]] = ..., attach: _Optional[_Union[AttachRequest, _Mapping]] = ..., attached: _Optional[_Union[AttachReply, _Mapping]] = ..., chunk: _Optional[bytes] = ..., renew: _Optional[_Union[RenewRequest, _Mapping]] = ..., renewed: _Optional[_Union[RenewReply, _Mapping]] = ..., compute: _Optional[_Union[ComputeRequest, _Mapping]] = ..., computed: _Optional[_Union[ComputeReply, _Mapping]] = ..., evaluate: _Optional[_Union[EvaluateRequest, _Mapping]] = ..., evaluation: _Optional[_Union[EvaluateReply, _Mapping]] = ..., take_portion: _Optional[_Union[TakePortionRequest, _Mapping]] = ..., portion: _Optional[_Union[TakePortionReply, _Mapping]] = ..., claim_portion: _Optional[_Union[ClaimPortionRequest, _Mapping]] = ..., claim: _Optional[_Union[ClaimPortionReply, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., data: _Optional[bytes] = ..., answer_region: _Optional[_Union[Region, _Mapping]] = ..., padding: _Optional[bytes] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class Region(_message.Message):
     __slots__ = ("segment", "offset", "nbytes")
@@ -185,7 +207,7 @@ class Job(_message.Message):
     def __init__(self, number: _Optional[int] = ..., name: _Optional[str] = ..., session: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("incarnation", "number", "lease", "global_step", "consistency", "staleness", "chief", "state", "timeline", "cut", "steps", "job", "note", "stopped", "token")
+    __slots__ = ("incarnation", "number", "lease", "global_step", "consistency", "staleness", "chief", "state", "timeline", "cut", "steps", "job", "note", "stopped", "token", "direct")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
@@ -201,6 +223,7 @@ class JoinReply(_message.Message):
     NOTE_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    DIRECT_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     number: int
     lease: float
@@ -216,7 +239,34 @@ class JoinReply(_message.Message):
     note: str
     stopped: str
     token: bytes
-    def __init__(self, incarnation: _Optional[int] = ..., number: _Optional[int] = ..., lease: _Optional[float] = ..., global_step: _Optional[int] = ..., consistency: _Optional[str] = ..., staleness: _Optional[str] = ..., chief: _Optional[bool] = ..., state: _Optional[int] = ..., timeline: _Optional[int] = ..., cut: _Optional[int] = ..., steps: _Optional[int] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., note: _Optional[str] = ..., stopped: _Optional[str] = ..., token: _Optional[bytes] = ...) -> None: ...
+    direct: DirectAddress
+    def __init__(self, incarnation: _Optional[int] = ..., number: _Optional[int] = ..., lease: _Optional[float] = ..., global_step: _Optional[int] = ..., consistency: _Optional[str] = ..., staleness: _Optional[str] = ..., chief: _Optional[bool] = ..., state: _Optional[int] = ..., timeline: _Optional[int] = ..., cut: _Optional[int] = ..., steps: _Optional[int] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., note: _Optional[str] = ..., stopped: _Optional[str] = ..., token: _Optional[bytes] = ..., direct: _Optional[_Union[DirectAddress, _Mapping]] = ...) -> None: ...
+
+class DirectAddress(_message.Message):
+    __slots__ = ("port", "socket")
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    SOCKET_FIELD_NUMBER: _ClassVar[int]
+    port: int
+    socket: str
+    def __init__(self, port: _Optional[int] = ..., socket: _Optional[str] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("member", "shard", "authorization")
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    AUTHORIZATION_FIELD_NUMBER: _ClassVar[int]
+    member: bytes
+    shard: int
+    authorization: str
+    def __init__(self, member: _Optional[bytes] = ..., shard: _Optional[int] = ..., authorization: _Optional[str] = ...) -> None: ...
+
+class Refusal(_message.Message):
+    __slots__ = ("error", "message")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    error: str
+    message: str
+    def __init__(self, error: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
     __slots__ = ("sender", "idle", "tensor_transport", "settled", "half_pushes", "cut", "written_by_all", "timeline")
@@ -239,7 +289,7 @@ class RenewRequest(_message.Message):
     def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., idle: _Optional[bool] = ..., tensor_transport: _Optional[str] = ..., settled: _Optional[int] = ..., half_pushes: _Optional[int] = ..., cut: _Optional[int] = ..., written_by_all: _Optional[int] = ..., timeline: _Optional[int] = ...) -> None: ...
 
 class RenewReply(_message.Message):
-    __slots__ = ("global_step", "waiting_for", "chief", "cut", "written", "stopped", "push_held")
+    __slots__ = ("global_step", "waiting_for", "chief", "cut", "written", "stopped", "push_held", "direct")
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
     CHIEF_FIELD_NUMBER: _ClassVar[int]
@@ -247,6 +297,7 @@ class RenewReply(_message.Message):
     WRITTEN_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
     PUSH_HELD_FIELD_NUMBER: _ClassVar[int]
+    DIRECT_FIELD_NUMBER: _ClassVar[int]
     global_step: int
     waiting_for: str
     chief: bool
@@ -254,7 +305,8 @@ class RenewReply(_message.Message):
     written: _containers.RepeatedScalarFieldContainer[int]
     stopped: str
     push_held: bool
-    def __init__(self, global_step: _Optional[int] = ..., waiting_for: _Optional[str] = ..., chief: _Optional[bool] = ..., cut: _Optional[int] = ..., written: _Optional[_Iterable[int]] = ..., stopped: _Optional[str] = ..., push_held: _Optional[bool] = ...) -> None: ...
+    direct: DirectAddress
+    def __init__(self, global_step: _Optional[int] = ..., waiting_for: _Optional[str] = ..., chief: _Optional[bool] = ..., cut: _Optional[int] = ..., written: _Optional[_Iterable[int]] = ..., stopped: _Optional[str] = ..., push_held: _Optional[bool] = ..., direct: _Optional[_Union[DirectAddress, _Mapping]] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("sender", "failed", "done")

@@ -28,6 +28,7 @@ def session(
     local_steps: int | None = None,
     encoding: str | None = None,
     compress: str | None = None,
+    transport: str | None = None,
     shared_memory: bool | None = None,
     checkpoint_dir: str | os.PathLike[str] | None = None,
     checkpoint_every: str | None = None,
@@ -71,6 +72,8 @@ def session(
             ["float32"]. Servers always store and sum float32.
         compress: of gradients: "none", "int8", or "topk:0.01" for the largest hundredth ["none"]. The rest is added to
             the next gradient (`psworker.client.error_feedback`).
+        transport: what carries tensors to servers: "direct", connections beside gRPC; "grpc"; or "auto", the first
+            where it can be reached; a line of the log says where it cannot ["auto"].
         shared_memory: whether tensors go through shared memory to servers on this host [True].
         checkpoint_dir: the folder of this job's checkpoints and of its best model, made if it is not there [none].
         checkpoint_every: the interval between checkpoints, such as "60s", "5m" or "1000steps" ["60s"]. One more is

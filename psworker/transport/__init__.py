@@ -40,7 +40,7 @@ class Transport(Protocol):
         """
 
     def tensor_transport(self, shard: int) -> str:
-        """The tensor transport to a shard: "shared memory" or "gRPC"; "" if embedded, or not known yet.
+        """The tensor transport to a shard: "shared memory", "direct" or "gRPC"; "" if embedded, or not known yet.
 
         May ask the shard, for a few seconds at most. Thread-safe.
         """
@@ -79,6 +79,12 @@ def open_transport(config: WorkerConfig, worker: WorkerPart | None = None) -> Tr
         assert worker is not None
         return EmbeddedTransport(EmbeddedCheckpoints(config, worker))
     refuse_windows("a session with servers")
-    from psworker.transport.grpc_transport import GrpcTransport
+    from psworker.transport.network_transport import NetworkTransport
 
-    return GrpcTransport(config.servers, config.credentials, shared_memory=config.shared_memory, timeout=config.timeout)
+    return NetworkTransport(
+        config.servers,
+        config.credentials,
+        shared_memory=config.shared_memory,
+        transport=config.transport,
+        timeout=config.timeout,
+    )

@@ -21,7 +21,7 @@ from pswire.security.token_files import Role, add_token, remove_token
 from pswire.specs.consistency import Synchronous
 from pswire.v1 import paramserver_pb2 as pb
 from psworker.client.client import Client as WorkerClient
-from psworker.transport.grpc_transport import GrpcTransport
+from psworker.transport.network_transport import NetworkTransport
 from tests.support.commands import BOUND, wait_until
 from tests.support.servers import Client, Stream, frame_of, token_credentials
 
@@ -241,7 +241,7 @@ def test_a_changed_token_file_that_cannot_be_used_leaves_the_tokens_of_before_an
 def test_a_worker_with_a_wrong_token_ends_at_once_with_the_reason_and_does_not_try_again(guarded, tmp_path):
     _, other = token_credentials(tmp_path)
     with (
-        closing(GrpcTransport([guarded[0].address], other[Role.WORKER])) as transport,
+        closing(NetworkTransport([guarded[0].address], other[Role.WORKER])) as transport,
         pytest.raises(Unauthenticated, match="is of another job"),
     ):
         WorkerClient(transport, "w0", BOUND).join()

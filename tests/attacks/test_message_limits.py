@@ -16,7 +16,7 @@ from pswire.optimizers import GradientDescent
 from pswire.tensors.values import TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 from psworker.client.client import Client as WorkerClient
-from psworker.transport.grpc_transport import GrpcTransport
+from psworker.transport.network_transport import NetworkTransport
 from psworker.versions import VersionedArray
 from tests.support.combinations import few_fast
 from tests.support.servers import Client
@@ -163,7 +163,7 @@ def test_an_honest_job_of_many_variables_is_served_in_threads_of_the_server(serv
     names = [f"layers/{'x' * (180 if count < 20_000 else 20)}/kernel-{count}-{number}" for number in range(count)]
     ones = {name: np.full(1, number, np.float32) for number, name in enumerate(names)}
     declared = [Declaration(TensorSpec(name, (1,)), one, GradientDescent(1.0)) for name, one in ones.items()]
-    with closing(WorkerClient(GrpcTransport([server.address]), f"honest-{count}", 120.0)) as worker:
+    with closing(WorkerClient(NetworkTransport([server.address]), f"honest-{count}", 120.0)) as worker:
         worker.join()
         known = worker.register(declared)
         threads.clear()

@@ -29,7 +29,7 @@ from pswire.tensors.shared_memory import Region
 from pswire.tensors.shared_segments import DONE, MAX_SEGMENTS, NotShared, allocate_and_map, socket_path
 from pswire.tensors.values import TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
-from psworker.transport.grpc_transport import GrpcTransport
+from psworker.transport.network_transport import NetworkTransport
 from psworker.transport.shared_memory import fetch_segment
 from tests.support.commands import BOUND, Command, environment
 from tests.support.files import mapped_segments
@@ -79,7 +79,7 @@ class Target:
 
     def train(self):
         """An honest worker takes part, with shared memory."""
-        with closing(GrpcTransport([self.address])) as transport:
+        with closing(NetworkTransport([self.address])) as transport:
             joined = transport.call(0, ms.Join(worker="honest", name_key=NAME_KEY), BOUND).result()
             worker = ms.Sender("honest", joined.incarnation)
             spec, optimizer = TensorSpec.of("honest", LARGE), GradientDescent(1.0)

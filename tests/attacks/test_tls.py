@@ -25,7 +25,7 @@ from pswire.security.connection_check import handshake_problem
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.security.token_files import Role
 from psworker.client.client import Client as WorkerClient
-from psworker.transport.grpc_transport import GrpcTransport
+from psworker.transport.network_transport import NetworkTransport
 from tests.support.commands import BOUND
 from tests.support.servers import Certificates, Client, token_credentials
 
@@ -71,7 +71,7 @@ def plain():
 def problem(address, credentials):
     """What a worker reads, after one try."""
     with (
-        closing(GrpcTransport([address], credentials)) as transport,
+        closing(NetworkTransport([address], credentials)) as transport,
         pytest.raises(Unauthenticated) as caught,
     ):
         WorkerClient(transport, "w0", BOUND).join()

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import click
 
-from psserver.rpc.shared_segment_socket import sweep
+from psserver.rpc.unix_sockets import sweep
 from pswire.specs.consistency import Synchronous, parse_consistency, parse_staleness
 from tests.chaos import scheme
 from tests.chaos.check import Check

@@ -29,7 +29,7 @@ from psserver.storage import retention
 from psserver.storage.own_start import start_at
 from psserver.storage.start import FIRST_TIMELINE
 from pswire.messages import Choice, Job, Join, Leave, Pull, Sender
-from psworker.transport.grpc_transport import GrpcTransport
+from psworker.transport.network_transport import NetworkTransport
 from tests.chaos import scheme
 from tests.chaos.check import Final, History, losses
 from tests.support.commands import BOUND, Command, environment, free_address
@@ -237,7 +237,7 @@ class Cluster:
                 worker.command.end(signal.SIGKILL)
                 worker.runs()
             time.sleep(1.0)  # servers receive their last data
-        with closing(GrpcTransport(self.addresses, shared_memory=False)) as transport:
+        with closing(NetworkTransport(self.addresses, shared_memory=False)) as transport:
             finals = self._read_values(transport)
         end = time.monotonic() + BOUND
         with StatusClient(self.addresses) as client:
@@ -249,7 +249,7 @@ class Cluster:
                 assert time.monotonic() < end, f"a server still reports an ended worker as live: {workers}"
                 time.sleep(0.05)
 
-    def _read_values(self, transport: GrpcTransport) -> list[Final]:
+    def _read_values(self, transport: NetworkTransport) -> list[Final]:
         finals, joined = [], None
         marked = self._settings["examples"] if self._settings["marks"] else 0
         rows = np.arange(scheme.COLUMNS + marked)  # of a shard's part

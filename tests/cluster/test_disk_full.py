@@ -11,7 +11,7 @@ import pytest
 
 from psserver.storage.folders import available
 from pswire.messages import Status
-from psworker.transport.grpc_transport import GrpcTransport
+from psworker.transport.network_transport import NetworkTransport
 from tests.support.commands import BOUND
 
 pytestmark = [
@@ -91,7 +91,7 @@ class Job:
         return sum(path.stat().st_size for path in self.commands.folder.glob("w?"))
 
     def status(self):
-        with closing(GrpcTransport([self.server.address], shared_memory=False)) as transport:
+        with closing(NetworkTransport([self.server.address], shared_memory=False)) as transport:
             return transport.call(0, Status(), BOUND).result()
 
     def wait(self, what, condition):

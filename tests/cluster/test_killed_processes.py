@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from psserver.rpc.shared_segment_socket import sweep
+from psserver.rpc.unix_sockets import sweep
 from pswire.messages import Declaration, Gradient, Join, Outcome, Pull, Push, Register, Sender, Status
 from pswire.optimizers import Momentum
 from pswire.tensors.values import TensorSpec
-from psworker.transport.grpc_transport import GrpcTransport
+from psworker.transport.network_transport import NetworkTransport
 from tests.support.commands import BOUND
 from tests.support.files import mapped_segments, shared_folder
 
@@ -41,10 +41,10 @@ from pswire.messages import Gradient, Join, Push, Sender, Status
 from pswire.tensors import shared_segments
 from pswire.tensors.shared_memory import Region
 from pswire.tensors.stream import StreamSender
-from psworker.transport.grpc_transport import GrpcTransport
+from psworker.transport.network_transport import NetworkTransport
 
 shared_segments.FOLDER, address, when = sys.argv[1:]
-transport = GrpcTransport([address], shared_memory=when != "half")
+transport = NetworkTransport([address], shared_memory=when != "half")
 frames, put, sent, tensors = StreamSender.frames, Region.put, threading.Event(), []
 
 def ask(message):
@@ -91,7 +91,7 @@ class Pushes:
         self.commands, self.folder = commands, folder
         self.command = commands.python("-c", SERVER, folder, "serve", *memory, *arguments)
         self.command.wait_for("listening on")
-        self.transport = GrpcTransport([self.command.address], shared_memory=False)
+        self.transport = NetworkTransport([self.command.address], shared_memory=False)
         self.sender = Sender("other", self.ask(Join(worker="other", name_key=b"key")).incarnation)
         zeros = np.zeros(SHAPE, np.float32)
         declared = [Declaration(TensorSpec.of(name, zeros), zeros, Momentum(1.0)) for name in NAMES]
@@ -242,7 +242,7 @@ class Training:
 
     def seen(self):
         """The global step; the sum of the elements; and the number of examples by how often they were trained on."""
-        with closing(GrpcTransport([self.server.address], shared_memory=False)) as transport:
+        with closing(NetworkTransport([self.server.address], shared_memory=False)) as transport:
             step = transport.call(0, Status(), BOUND).result().global_step
             sender = Sender("reader", transport.call(0, Join(worker="reader", resume=True), BOUND).result().incarnation)
             (value,) = transport.call(0, Pull(sender=sender, names=("seen",)), BOUND).result().values

@@ -13,8 +13,8 @@ WORKER = """
 import sys
 from contextlib import closing
 from pswire.messages import Join
-from psworker.transport.grpc_transport import GrpcTransport
-with closing(GrpcTransport([sys.argv[1]])) as transport:
+from psworker.transport.network_transport import NetworkTransport
+with closing(NetworkTransport([sys.argv[1]])) as transport:
     transport.call(0, Join(worker="contained"), 30).result()
     print(transport.tensor_transport(0))
 """

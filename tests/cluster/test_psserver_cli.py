@@ -21,7 +21,7 @@ from pswire.addresses import DEFAULT_ADDRESS
 from pswire.messages import Declaration, Gradient, Join, Pull, Push, Register, Sender
 from pswire.optimizers import GradientDescent
 from pswire.tensors.values import TensorSpec
-from psworker.transport.grpc_transport import GrpcTransport
+from psworker.transport.network_transport import NetworkTransport
 from tests.support.combinations import few_fast
 from tests.support.commands import BOUND, SIGTERM_AT_THE_VERY_END, held_at_import
 from tests.support.servers import Client, Stream, frame_of
@@ -32,7 +32,7 @@ READY = re.compile(r"psserver: shard 0/1 listening on 127\.0\.0\.1:\d+")
 @pytest.mark.parametrize("number", few_fast([signal.SIGTERM, signal.SIGINT]), ids=lambda number: number.name)
 def test_a_server_says_where_it_listens_and_ends_in_good_order(number, commands):
     server = commands.serve()
-    with closing(GrpcTransport([server.address])) as transport:
+    with closing(NetworkTransport([server.address])) as transport:
         sender = Sender("trainer", transport.call(0, Join(worker="trainer"), BOUND).result().incarnation)
         declaration = Declaration(TensorSpec.of("w", W), W, GradientDescent(1.0))
         transport.call(0, Register(sender=sender, declarations=(declaration,)), BOUND).result()

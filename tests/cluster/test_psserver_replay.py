@@ -17,7 +17,7 @@ from pswire.messages import Declaration, Gradient, Join, Leave, Pull, Push, Regi
 from pswire.optimizers import Momentum
 from pswire.specs.checkpoints import parse_checkpoint_every
 from pswire.tensors.values import TensorSpec
-from psworker.transport.grpc_transport import GrpcTransport
+from psworker.transport.network_transport import NetworkTransport
 from tests.support.commands import BOUND
 
 ME = Sender("me", 1)
@@ -32,7 +32,7 @@ def serve(commands):
 
 def train(address):
     """Five pushes of -1 and 0 to W, of which the last loss is 16."""
-    with closing(GrpcTransport([address])) as transport:
+    with closing(NetworkTransport([address])) as transport:
         zeros = np.zeros(2)
         declared = Declaration(TensorSpec.of("W", zeros), zeros, Momentum(1.0, 0.5))
         for message in (Join(worker="me"), Register(sender=ME, declarations=(declared,))):
@@ -98,7 +98,7 @@ def test_the_state_at_a_step_is_a_file_of_variables_or_a_checkpoint_from_which_a
     assert load_file(commands.folder / "at-3.safetensors")["W"].tolist() == [AFTER[2], 0]
     assert commands.run(*until, "at-3")[0] == 0
     server = commands.serve("--checkpoint-dir", "at-3")
-    with closing(GrpcTransport([server.address])) as transport:
+    with closing(NetworkTransport([server.address])) as transport:
         other = Sender("other", transport.call(0, Join(worker="other"), BOUND).result().incarnation)
         pulled = transport.call(0, Pull(sender=other, names=("W",)), BOUND).result()
         assert (pulled.global_step, pulled.values[0].version, pulled.values[0].array.tolist()) == (3, 3, [AFTER[2], 0])
@@ -160,7 +160,7 @@ def test_a_journal_that_is_not_kept_is_replayed_from_the_last_checkpoint_on_besi
 def test_the_whole_journal_of_a_server_that_was_killed_again_and_again_gives_all_checkpoints(commands, serve):
     for life in range(4):
         server = serve("run", "--keep-journal", "--checkpoint-every", "3steps")
-        with closing(GrpcTransport([server.address])) as transport:
+        with closing(NetworkTransport([server.address])) as transport:
             me = Sender("me", transport.call(0, Join(worker="me", name_key=b"key"), BOUND).result().incarnation)
             if not life:
                 declared = Declaration(TensorSpec.of("W", np.zeros(2)), np.zeros(2), Momentum(1.0, 0.5))

@@ -15,7 +15,7 @@ from psserver.rpc.server import ServerThread
 from pswire.messages import Declaration, Gradient, Job, Join, Leave, Push, Register, Sender
 from pswire.optimizers import Momentum
 from pswire.tensors.values import Part, TensorSpec
-from psworker.transport.grpc_transport import GrpcTransport
+from psworker.transport.network_transport import NetworkTransport
 from tests.support.combinations import few_fast
 from tests.support.commands import BOUND
 from tests.support.job_reports import row
@@ -31,7 +31,7 @@ def two():
 
 def train_two(*addresses):
     """Of the 5 rows of `table` the second server has the last two; a worker pushes once."""
-    with closing(GrpcTransport(addresses)) as transport:
+    with closing(NetworkTransport(addresses)) as transport:
         joined = None
         for shard, rows in enumerate((3, 2)):
             joined = join(transport, "w0", shard, joined)
@@ -113,7 +113,7 @@ def test_watch_shows_status_after_status_until_ctrl_c(as_json, two, commands):
     options = ["--watch", "--every", "0.05", *["--json"] * as_json]
     watching = commands.start("psserver", "status", ",".join(two), *options)
     watching.wait_for('"global_step": 1' if as_json else "global step 1 ")
-    with closing(GrpcTransport(two)) as transport:
+    with closing(NetworkTransport(two)) as transport:
         sender = Sender("w1", join(transport, "w1", 0).incarnation)
         watching.wait_for(words[0])
         transport.call(0, Leave(sender), BOUND).result()

@@ -10,12 +10,12 @@ import pytest
 from pswire.messages import Status, StatusReport
 from psworker.client.heartbeat import Heartbeat
 from psworker.sessions.session import Session
-from tests.support.servers import EMBEDDED, GRPC, SHARED, SHARED_OF_TWO, parameters
+from tests.support.servers import DIRECT, EMBEDDED, GRPC, SHARED, SHARED_OF_TWO, parameters
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(params=parameters(EMBEDDED, slow=(GRPC, SHARED, SHARED_OF_TWO)))
+@pytest.fixture(params=parameters(EMBEDDED, slow=(GRPC, DIRECT, SHARED, SHARED_OF_TWO)))
 def open_session(request) -> Iterator[Callable[..., Session]]:
     """A function that makes the session of a worker; all of one test's sessions share the same new shards.
 

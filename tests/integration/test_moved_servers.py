@@ -16,7 +16,7 @@ from psserver.rpc.server import ServerThread
 from pswire import errors
 from pswire import messages as ms
 from psworker import ops
-from psworker.transport.grpc_transport import GrpcTransport
+from psworker.transport.network_transport import NetworkTransport
 from tests.support.combinations import few_fast
 from tests.support.commands import BOUND, free_address, wait_until
 
@@ -188,7 +188,7 @@ def test_a_call_to_an_address_where_nobody_answers_ends_when_the_shard_is_found_
     with socket.create_server(("127.0.0.1", 0)) as silent:
         addresses = servers.addresses
         servers.file.write_text(f"{addresses[0]}\n127.0.0.1:{silent.getsockname()[1]}\n")
-        with closing(GrpcTransport([servers.name])) as transport, ThreadPoolExecutor(1) as pool:
+        with closing(NetworkTransport([servers.name])) as transport, ThreadPoolExecutor(1) as pool:
             hangs = pool.submit(transport.call(1, ms.Status(), 3_600).result)
             servers.write()
             transport._addresses._next_look = 0.0

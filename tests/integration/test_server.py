@@ -384,9 +384,9 @@ def test_a_session_works_where_no_memory_is_shared_and_its_tensor_transport_is_i
         ps.GradientDescent(0.5).minimize(ops.sum(W * 2.0))
         np.testing.assert_array_equal(W.value, LARGE - 1)
         assert mapped_segments() == []
-        while connect(server).status().workers[0].tensor_transport != "gRPC":
+        while connect(server).status().workers[0].tensor_transport != "direct":
             pass
-    assert "so tensors go by gRPC: the server was started with --no-shared-memory" in caplog.text
+    assert "so tensors go by direct connections: the server was started with --no-shared-memory" in caplog.text
 
 
 # --- start and stop ---------------------------------------------------------------------------------------------------

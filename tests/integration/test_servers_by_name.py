@@ -15,7 +15,7 @@ from pswire import messages as ms
 from pswire.network.discovery import look_up
 from pswire.network.shard_addresses import ShardAddresses
 from pswire.network.shard_numbers import by_shard
-from psworker.transport.grpc_transport import GrpcTransport
+from psworker.transport.network_transport import NetworkTransport
 from tests.support.commands import BOUND, free_address
 from tests.support.name_server import NameServer, Records
 from tests.support.servers import Certificates
@@ -72,7 +72,7 @@ def hosts():
 def test_the_servers_behind_a_name_are_put_in_the_order_of_their_shards(names, hosts):
     ips = [hosts.start(shard, 3)[0] for shard in (2, 0, 1)]
     names["ps.test"] = {"A": ips}
-    with closing(GrpcTransport([f"dns:///ps.test:{hosts.port}"])) as transport:
+    with closing(NetworkTransport([f"dns:///ps.test:{hosts.port}"])) as transport:
         reports = [transport.call(shard, ms.Status(), BOUND).result() for shard in range(3)]
     assert [report.shard for report in reports] == [0, 1, 2]
 
@@ -96,7 +96,7 @@ def test_a_wait_says_which_shards_are_there_and_which_not(names, hosts):
     down = hosts.free()
     names["ps.test"] = {"A": [ip, down]}
     with pytest.raises(errors.Unavailable) as caught:
-        GrpcTransport([f"dns:///ps.test:{hosts.port}"], timeout=0.5)
+        NetworkTransport([f"dns:///ps.test:{hosts.port}"], timeout=0.5)
     found = f"found shard 1 of 3 at dns:///ps.test:{hosts.port}, waits for shards 0, 2: start its server"
     assert found in str(caught.value)
     assert f"no server answers at {down}:{hosts.port}: Connection refused" in str(caught.value)
@@ -106,7 +106,7 @@ def test_a_wait_says_which_shards_are_there_and_which_not(names, hosts):
 def test_a_name_that_does_not_exist_is_waited_for(names, scheme):
     name = f"{scheme}nobody.test"
     with pytest.raises(errors.Unavailable, match=r"gave up after 0\.\d s: .*nobody\.test(:7070)? has no .*are th"):
-        GrpcTransport([name], timeout=0.3)
+        NetworkTransport([name], timeout=0.3)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_servers_that_cannot_be_of_one_job_are_named_at_once(names, hosts, other
     ips = [hosts.start(*place)[0] for place in [(0, 2), other]]
     names["ps.test"] = {"A": ips}
     with pytest.raises(errors.WrongShard) as caught:
-        GrpcTransport([f"dns:///ps.test:{hosts.port}"], timeout=3_600)
+        NetworkTransport([f"dns:///ps.test:{hosts.port}"], timeout=3_600)
     texts = [problem.format(*hosts.at(*order)) for order in (ips, ips[::-1])]
     in_turn = "the server at {1} is shard 1 of 3, and the one at {0} is shard 0 of 2: they belong"
     assert any(text in str(caught.value) for text in [*texts, in_turn.format(*hosts.at(*ips))])
@@ -210,7 +210,7 @@ def test_certificates_are_checked_against_the_name_or_the_one_that_is_given(name
     names["ps.test"] = names["other.test"] = {"A": [hosts.start(0, 1, **certificates.server)[0]]}
 
     def shards(name, **tls):
-        with closing(GrpcTransport([name], certificates.client(**tls), timeout=BOUND)) as transport:
+        with closing(NetworkTransport([name], certificates.client(**tls), timeout=BOUND)) as transport:
             return transport.call(0, ms.Status(), BOUND).result().shards
 
     assert shards(f"dns:///ps.test:{hosts.port}") == 1

@@ -22,7 +22,7 @@ from psworker import ops, schedules
 from psworker.config import WorkerConfig
 from psworker.sessions.session import Session
 from psworker.transport.embedded import EmbeddedTransport
-from tests.support.servers import EMBEDDED, GRPC, SHARED_OF_TWO, parameters
+from tests.support.servers import DIRECT, EMBEDDED, GRPC, SHARED_OF_TWO, parameters
 from tests.support.shards import ShardsInProcess
 
 ONE, SGD = np.float32([1]), ps.GradientDescent(1.0)
@@ -211,7 +211,7 @@ def test_optimize_loss_adds_noise_multiplies_and_then_clips(open_session):
         np.testing.assert_allclose([*x.value, *y.value], -pushed / np.linalg.norm(pushed), rtol=1e-5)
 
 
-@pytest.mark.parametrize("open_session", parameters(EMBEDDED, GRPC, SHARED_OF_TWO), indirect=True)
+@pytest.mark.parametrize("open_session", parameters(EMBEDDED, DIRECT, SHARED_OF_TWO, slow=(GRPC,)), indirect=True)
 def test_two_workers_share_variables_and_moving_averages(open_session):
     x, mean = ps.Variable(ops.zeros(3), name="x"), average(1, 2)
     with open_session("w0") as first:
@@ -388,7 +388,7 @@ def test_a_push_reports_outcome_staleness_and_step_and_minimize_the_loss(open_se
         assert session.global_step == 4
 
 
-@pytest.mark.parametrize("open_session", parameters(EMBEDDED, GRPC, SHARED_OF_TWO), indirect=True)
+@pytest.mark.parametrize("open_session", parameters(EMBEDDED, DIRECT, SHARED_OF_TWO, slow=(GRPC,)), indirect=True)
 def test_a_variable_is_assigned_by_its_method_on_the_servers(open_session):
     x, y = (ps.Variable([1.0, 2.0], name=name) for name in "xy")
     x.assign([5, 6])  # before a session: the initial value
@@ -411,7 +411,7 @@ def test_a_variable_is_assigned_by_its_method_on_the_servers(open_session):
         assert y.value.tolist() == [14, 18]
 
 
-@pytest.mark.parametrize("open_session", parameters(EMBEDDED, GRPC, SHARED_OF_TWO), indirect=True)
+@pytest.mark.parametrize("open_session", parameters(EMBEDDED, DIRECT, SHARED_OF_TWO, slow=(GRPC,)), indirect=True)
 def test_rows_of_a_table_are_assigned(open_session):
     table = ps.Table((30, 2), UNIFORM, name="table")
     expected, rows = rows_of(UNIFORM, np.arange(30), (2,)), np.arange(20.0).reshape(10, 2)

@@ -14,7 +14,7 @@ from pswire.errors import WrongShard
 from pswire.specs.encodings import Int8, TopK
 from psworker import datasets, nn, ops
 from tests.support.files import in_shared_memory
-from tests.support.servers import EMBEDDED, GRPC, GRPC_OF_TWO, SHARED, SHARED_OF_TWO
+from tests.support.servers import DIRECT, DIRECT_OF_TWO, EMBEDDED, GRPC, GRPC_OF_TWO, SHARED, SHARED_OF_TWO
 
 EACH_STEP, DOWNPOUR, LOCAL = (), (("push_every", 2), ("pull_every", 2)), (("local_steps", 3),)
 OVERLAP, HALF = (*DOWNPOUR, ("overlap", True)), (("encoding", "float16"),)
@@ -66,7 +66,7 @@ def trained(tensor_transport, model, strategy):
                     found[variable.name] = session.rows(variable, np.arange(len(variable))).tobytes()
                 else:
                     found[variable.name] = variable.value.tobytes()
-                    if tensor_transport in (GRPC, SHARED) and "encoding" not in dict(strategy):
+                    if tensor_transport in (GRPC, DIRECT, SHARED) and "encoding" not in dict(strategy):
                         assert in_shared_memory(variable.value) == tensor_transport.shared_memory
                 for slot in ("m", "v") if variable.trainable else ():
                     found[f"{variable.name}/{slot}"] = session.slot(variable, slot).tobytes()
@@ -80,12 +80,14 @@ def trained_in_process(model, strategy):
 
 FAST = [
     *((images, EACH_STEP, GRPC), (rows, EACH_STEP, SHARED)),
-    *((images, OVERLAP, SHARED_OF_TWO), (images, LOCAL, GRPC_OF_TWO)),
-    *((images, TOP_K, SHARED),),
+    *((images, OVERLAP, SHARED_OF_TWO), (images, LOCAL, DIRECT_OF_TWO)),
+    *((images, TOP_K, SHARED), (images, EACH_STEP, DIRECT)),
 ]
-ALL = itertools.product((images, rows), (EACH_STEP, DOWNPOUR, OVERLAP), (GRPC, GRPC_OF_TWO, SHARED, SHARED_OF_TWO))
+CASES = GRPC, GRPC_OF_TWO, DIRECT, DIRECT_OF_TWO, SHARED, SHARED_OF_TWO
+ALL = itertools.product((images, rows), (EACH_STEP, DOWNPOUR, OVERLAP), CASES)
 SLOW = [case for case in ALL if case not in FAST and case[:2] != (rows, OVERLAP)]  # whose rows come when they come
-SLOW += [(images, INT8, GRPC), (images, INT8, SHARED), (images, HALF, GRPC_OF_TWO)]
+SLOW += [(images, INT8, GRPC), (images, INT8, SHARED), (images, HALF, GRPC_OF_TWO), (images, HALF, DIRECT_OF_TWO)]
+SLOW += [(images, INT8, DIRECT), (images, LOCAL, GRPC_OF_TWO)]
 SLOW += [(images, TOP_K, GRPC), (rows, HALF, SHARED_OF_TWO)]
 
 
@@ -100,7 +102,7 @@ SLOW += [(images, TOP_K, GRPC), (rows, HALF, SHARED_OF_TWO)]
 )
 def test_a_model_trains_bit_for_bit_as_it_does_in_one_process(model, strategy, tensor_transport):
     expected, (found, used) = trained_in_process(model, strategy), trained(tensor_transport, model, strategy)
-    assert used == ["shared memory" if tensor_transport.shared_memory else "gRPC"] * tensor_transport.shards
+    assert used == tensor_transport.used
     assert [name for name in expected | found if found[name] != expected[name]] == []
     assert len(expected) > 5
     assert strategy not in (HALF, INT8, TOP_K) or expected != trained_in_process(model, EACH_STEP)

@@ -21,7 +21,7 @@ ROLLBACK, FEEDBACK, PLACEMENT = (
     f"{UNIT}/test_partitions.py",
 )
 STRATEGIES = "tests/integration/test_strategies.py"
-TRANSPORT = "tests/unit/psworker/transport/test_grpc_transport.py"
+TRANSPORT = "tests/unit/psworker/transport/test_network_transport.py"
 
 
 @mutant(

@@ -58,7 +58,7 @@ def transferred():
     names = {
         piece.message_type.name for piece in pb.Frame.DESCRIPTOR.oneofs_by_name["piece"].fields if piece.message_type
     }
-    return names - {"AttachRequest", "AttachReply"}
+    return names - {"AttachRequest", "AttachReply", "Refusal"}
 
 
 def name_of(message):

@@ -31,9 +31,9 @@ from pswire.v1 import paramserver_pb2 as pb
 from psworker.config import WorkerConfig
 from psworker.sessions.session import Session
 from psworker.sessions.strategies.local_steps import OUTER
-from psworker.transport import grpc_transport, shared_memory
+from psworker.transport import calls, shared_memory
+from psworker.transport.connection import MemberTokens
 from psworker.transport.embedded import EmbeddedTransport
-from psworker.transport.grpc_transport import MemberTokens
 from tests.support.commands import BOUND
 from tests.support.files import shared_folder
 
@@ -193,6 +193,13 @@ class TransportCase:
     shards: int = 1
     shared_memory: bool = False
     unix: bool = False
+    transport: str = "auto"
+
+    @property
+    def used(self) -> list[str]:
+        """The tensor transport of each shard, as a session shows it."""
+        streams = "gRPC" if self.transport == "grpc" else "direct"
+        return ["shared memory" if self.shared_memory else streams] * self.shards
 
     @contextmanager
     def sessions(self) -> Iterator[Callable[..., Session]]:
@@ -204,7 +211,7 @@ class TransportCase:
             patch = stack.enter_context(pytest.MonkeyPatch.context())
             if self.shared_memory:
                 stack.enter_context(shared_folder(patch))
-                patch.setattr(grpc_transport, "MIN_SHARED_BYTES", 1)
+                patch.setattr(calls, "MIN_SHARED_BYTES", 1)
                 patch.setattr(shared_memory, "MIN_BORROWED_BYTES", 1)
                 patch.setattr(shared_memory, "MIN_SEGMENT_BYTES", 4096)
             if self.shards > 1:
@@ -216,16 +223,18 @@ class TransportCase:
             addresses = tuple([stack.enter_context(ServerThread(config)).address for config in configs])
 
             def session(worker: str, *, outer: Any = OUTER, **options: Any) -> Session:
-                memory = self.shared_memory
-                config = WorkerConfig(addresses, worker, 30, shared_memory=memory, resume=True, **options)
+                options |= {"shared_memory": self.shared_memory, "transport": self.transport, "resume": True}
+                config = WorkerConfig(addresses, worker, 30, **options)
                 return Session(config, transport, outer)
 
             yield session
 
 
 EMBEDDED = TransportCase("embedded", shards=0)
-GRPC = TransportCase("grpc")
-GRPC_OF_TWO = TransportCase("grpc over unix sockets, 2 shards", shards=2, unix=True)
+GRPC = TransportCase("grpc", transport="grpc")
+GRPC_OF_TWO = TransportCase("grpc over unix sockets, 2 shards", shards=2, unix=True, transport="grpc")
+DIRECT = TransportCase("direct")
+DIRECT_OF_TWO = TransportCase("direct, 2 shards", shards=2)
 SHARED = TransportCase("shared memory", shared_memory=True)
 SHARED_OF_TWO = TransportCase("shared memory, 2 shards", shards=2, shared_memory=True)
 

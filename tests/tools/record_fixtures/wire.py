@@ -21,11 +21,19 @@ TICKS = (
 
 
 def record(write):
-    """Write a file for each message that has none; `write` takes the parts of its path and its JSON data."""
+    """Write a file for each message that has none, and add frames where they are missing.
+
+    `write` takes the parts of its path and its JSON data.
+    """
     full = [*FULL, TICKS[0]]
     for message, minimal in zip(full, [*map(bare, FULL), TICKS[1]], strict=True):
         name = formats.name_of(message)
         if (formats.FIXTURES / "wire" / f"{name}.json").exists():
+            data = formats.read_json("wire", f"{name}.json")
+            whole = data["cases"][0]
+            if name in formats.transferred() and "frame" not in whole:
+                whole |= _frames(formats.decode(name, formats.from_text(whole["bytes"])))
+                write("wire", f"{name}.json", data=data)
             continue
         cases = {"every field": message, "no optional field": minimal}
         data = {
@@ -42,11 +50,15 @@ def _case(name, message, *, whole):
     if not whole and not tick:
         return found
     if name in formats.transferred():
-        for form, chunks in (("frame", False), ("chunks", True)):
-            found[form] = list(map(formats.in_text, formats.to_frames(message, chunks=chunks)))
+        found |= _frames(message)
     if name in formats.journaled():
         found["record"] = formats.in_text(formats.to_record(message))
     return found
+
+
+def _frames(message):
+    forms = ("frame", False), ("chunks", True)
+    return {form: list(map(formats.in_text, formats.to_frames(message, chunks=chunks))) for form, chunks in forms}
 
 
 def check_names(description, kind):

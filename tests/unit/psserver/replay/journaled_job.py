@@ -19,7 +19,7 @@ from pswire.specs.initializers import RowUniform
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from psworker.client.client import Client
 from psworker.client.membership import JobChoice
-from psworker.transport.grpc_transport import GrpcTransport
+from psworker.transport.network_transport import NetworkTransport
 
 TIMEOUT = 60  # seconds that no call comes near to
 MOST_STEPS = 2000
@@ -82,7 +82,7 @@ class Job:
 
     def _train(self, addresses, name, steps):
         draws = np.random.default_rng(self.workers.index(name))
-        with closing(GrpcTransport(addresses)) as transport:
+        with closing(NetworkTransport(addresses)) as transport:
             client = Client(transport, name, TIMEOUT, job=JobChoice(resume=True))
             incarnation = client.join().incarnation
             client.register(DECLARED)

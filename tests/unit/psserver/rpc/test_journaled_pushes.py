@@ -13,7 +13,7 @@ from pswire.messages import Declaration, Gradient, Join, Pull, Push, Register, S
 from pswire.optimizers import Adam
 from pswire.tensors.compression import to_16_bits
 from pswire.tensors.values import IndexedSlices, TensorSpec
-from psworker.transport.grpc_transport import GrpcTransport
+from psworker.transport.network_transport import NetworkTransport
 from tests.support.commands import BOUND
 from tests.support.files import copy_of_one_moment
 
@@ -41,7 +41,7 @@ def test_a_server_begins_again_from_the_bytes_of_pushes_that_came_over_the_netwo
     encoded, encode = [], records.encode
     monkeypatch.setattr(records, "encode", lambda message: encoded.append(type(message)) or encode(message))
     config = ServerConfig("127.0.0.1:0", checkpoint_dir=tmp_path / "one", journal=True, shared_memory=False)
-    with ServerThread(config) as server, closing(GrpcTransport([server.address])) as transport:
+    with ServerThread(config) as server, closing(NetworkTransport([server.address])) as transport:
         joined = transport.call(0, Join(worker="w0", name_key=b"key" * 8), BOUND).result()
         sender = Sender("w0", joined.incarnation)
         declared = [Declaration(TensorSpec.of(name, one), one, Adam(0.1)) for name, one in ZEROS.items()]

@@ -72,7 +72,7 @@ def test_streams_that_have_ended_are_not_kept_and_leave_room_for_others():
     async def scenario():
         streams = Streams()
         for _ in range(STREAMS_OF_A_MEMBER + 1):
-            with pytest.raises(InvalidMessage), streams.open(ME, None):
+            with pytest.raises(InvalidMessage), streams.open(ME):
                 raise InvalidMessage("of a call")
         assert streams._members == {}
 

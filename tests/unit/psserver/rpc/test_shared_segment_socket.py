@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 from psserver.rpc import shared_segment_socket, transfer_memory
-from psserver.rpc.shared_segment_socket import SegmentSocket, sweep
+from psserver.rpc.shared_segment_socket import SegmentSocket
 from psserver.rpc.transfer_memory import AttachedSegments, SharedMemory
+from psserver.rpc.unix_sockets import sweep
 from pswire.tensors import shared_segments
 from pswire.tensors.shared_segments import DONE, NotShared
 from pswire.v1 import paramserver_pb2 as pb

@@ -29,7 +29,7 @@ from psworker.client.membership import WorkerMembership
 from psworker.client.retry import Calls
 from psworker.transport import Future
 from psworker.transport.deadlines import Deadlines
-from psworker.transport.grpc_transport import GrpcTransport
+from psworker.transport.network_transport import NetworkTransport
 from tests.support.commands import BOUND
 
 
@@ -244,7 +244,7 @@ def test_a_client_gets_all_answers_before_it_is_raised(use, answered):
 
 
 def test_a_transport_over_grpc_raises_it_when_it_is_closed(monkeypatch):
-    transport = GrpcTransport(["127.0.0.1:1"])
+    transport = NetworkTransport(["127.0.0.1:1"])
     (connection,) = transport._connections
     for name in ("tensor_transport", "close"):
         method = getattr(connection, name)

@@ -17,23 +17,29 @@ import pytest
 
 from psserver.config import ServerConfig
 from psserver.core.variables.array_tasks import Update
-from psserver.rpc import service
+from psserver.rpc import channels
+from psserver.rpc.deadline import Deadline
 from psserver.rpc.server import ServerThread
 from psserver.rpc.service import Service
 from psserver.rpc.transfer_memory import AttachedSegments
 from pswire import errors
 from pswire import messages as ms
+from pswire.codec import to_frame
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Asynchronous, Synchronous
 from pswire.tensors.frame import split
 from pswire.tensors.shared_segments import MAX_SEGMENTS, NotShared
+from pswire.tensors.stream import StreamSender
 from pswire.tensors.transport import CHUNK, MAX_INLINE_MESSAGE
 from pswire.tensors.values import TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
-from psworker.transport import grpc_transport, shared_memory
+from psworker.transport import shared_memory
+from psworker.transport import streams as transfer_streams
+from psworker.transport.calls import TransferCall
 from psworker.transport.deadlines import Deadlines
 from psworker.transport.embedded import EmbeddedTransport
-from psworker.transport.grpc_transport import GrpcTransport, TransferCall, TransferStream
+from psworker.transport.grpc_stream import GrpcStream
+from psworker.transport.network_transport import NetworkTransport
 from tests.support.combinations import few_fast
 from tests.support.commands import BOUND
 from tests.support.files import in_shared_memory, mapped_segments, shared_folder
@@ -80,7 +86,7 @@ def transport():
     """Without shared memory, to a server with grace 0, whose `Service` a test may have patched."""
     with (
         ServerThread(ServerConfig(grace=0.0, lease=BOUND)) as server,
-        closing(GrpcTransport([server.address], shared_memory=False)) as transport,
+        closing(NetworkTransport([server.address], shared_memory=False, transport="grpc")) as transport,
     ):
         yield transport
 
@@ -88,27 +94,27 @@ def transport():
 @pytest.fixture
 def streams(monkeypatch):
     """All streams that are opened."""
-    opened, make = [], TransferStream.__init__
+    opened, make = [], GrpcStream.__init__
 
     def noted(self, *args, **options):
         make(self, *args, **options)
         opened.append(self)
 
-    monkeypatch.setattr(TransferStream, "__init__", noted)
+    monkeypatch.setattr(GrpcStream, "__init__", noted)
     return opened
 
 
 @pytest.mark.parametrize("addresses", [[], ["localhost"], ["localhost:1", " localhost:1"]], ids=repr)
 def test_addresses_that_cannot_be_the_shards_are_refused(addresses):
     with pytest.raises(errors.ConfigurationError):
-        GrpcTransport(addresses)
+        NetworkTransport(addresses)
 
 
 def test_calls_with_tensors_share_a_stream_inline_up_to_two_mebibytes_and_others_are_unary(
     transport, streams, monkeypatch
 ):
     headers = []
-    monkeypatch.setattr(service, "split", lambda frame: headers.append(len(frame)) or split(frame))
+    monkeypatch.setattr(channels, "split", lambda frame: headers.append(len(frame)) or split(frame))
     Worker(transport, "other").ask(ms.Status())
     assert len(streams) == 1, "of the registration"
     del streams[:]
@@ -149,8 +155,8 @@ TERABYTES = pb.Tensor(name="v", dtype="float64", shape=(1 << 40,), streamed=True
 HEADER, *CHUNKS = frames_with(CHUNKED)
 BAD_ANSWERS = {
     "another answer": (frames_of(ms.Registered()), errors.Malformed, "a Pull was answered with a Registered"),
-    "none": ([], errors.Malformed, "ended the stream without an answer"),
-    "cut": ([HEADER, *CHUNKS[:-1]], errors.Malformed, "ended before its 2,097,156 bytes"),
+    "none": ([], errors.Malformed, "ended the stream before all"),
+    "cut": ([HEADER, *CHUNKS[:-1]], errors.Malformed, "ended the stream before all"),
     "two headers": ([HEADER, HEADER, *CHUNKS], errors.Malformed, "a chunk of data must follow"),
     "huge": (
         [pb.Frame(pulled=pb.PullReply(values=[pb.Value(tensor=TERABYTES)]))],
@@ -171,7 +177,7 @@ def test_an_invalid_answer_is_refused_and_its_stream_is_not_used_again(
         for frame in answers.pop(0):
             await context.write(frame.SerializeToString())
 
-    monkeypatch.setattr(Service, "_transfer", answer)
+    monkeypatch.setattr(Service, "_transfer_by_grpc", answer)
     transport = request.getfixturevalue("transport")
     with pytest.raises(error, match=match):
         ask(transport, PULL)
@@ -182,9 +188,10 @@ def test_an_invalid_answer_is_refused_and_its_stream_is_not_used_again(
 def test_an_answer_that_is_larger_than_what_was_asked_for_is_refused(transport, monkeypatch):
     worker = Worker(transport, v=ARRAY)
 
-    async def answer(service, frame, nbytes, caller, attached, context, began):
-        for frame in frames_with(CHUNKED):
-            await context.write(frame.SerializeToString())
+    async def answer(service, frame, nbytes, caller, attached, channel, began):
+        sender = StreamSender(few=0)
+        header = to_frame(ms.Pulled((ms.Value("v", 0, CHUNKED),), 5), sender)
+        await channel.send(header, sender, Deadline(BOUND))
 
     monkeypatch.setattr(Service, "_call", answer)
     with pytest.raises(errors.TooLarge, match=r"has 2,097,156 bytes of tensors, but 24 is all a Pull"):
@@ -200,7 +207,7 @@ def test_late_calls_time_out_and_closing_ends_those_that_wait_and_refuses_others
         await asyncio.sleep(1000)
 
     monkeypatch.setattr(Service, "_unary", hold)
-    monkeypatch.setattr(Service, "_transfer", hold)
+    monkeypatch.setattr(Service, "_transfer_by_grpc", hold)
     transport = request.getfixturevalue("transport")
     with pytest.raises(errors.TimedOut, match=r"the server at 127\.0\.0\.1:\d+ did not answer in time"):
         ask(transport, message, timeout=0.05)
@@ -274,8 +281,8 @@ def test_a_stream_that_is_cancelled_frees_the_thread_that_sends_its_requests():
         senders[0].start()
         return SimpleNamespace(cancel=lambda: None)
 
-    transfer = TransferStream(open_stream, b"", 0, share=False)
-    transfer.send([b""])
+    transfer = GrpcStream(open_stream, b"", 0, share=False)
+    transfer.send(pb.Frame(), StreamSender())
     transfer.cancel()
     senders[0].join(BOUND)
     assert not senders[0].is_alive()
@@ -366,14 +373,14 @@ def folder(monkeypatch):
 @pytest.fixture
 def shared(folder):
     """A transport with shared memory."""
-    with ServerThread(ServerConfig(lease=BOUND)) as server, closing(GrpcTransport([server.address])) as transport:
+    with ServerThread(ServerConfig(lease=BOUND)) as server, closing(NetworkTransport([server.address])) as transport:
         yield transport
 
 
 @pytest.fixture
 def segments(monkeypatch):
     """The segments that live, of all that this process fetches; `made` counts all."""
-    alive, fetch = weakref.WeakSet(), grpc_transport.fetch_segment
+    alive, fetch = weakref.WeakSet(), transfer_streams.fetch_segment
     alive.made = 0
 
     def noted(*args):
@@ -381,7 +388,7 @@ def segments(monkeypatch):
         alive.made += 1
         return segment
 
-    monkeypatch.setattr(grpc_transport, "fetch_segment", noted)
+    monkeypatch.setattr(transfer_streams, "fetch_segment", noted)
     return alive
 
 
@@ -443,7 +450,7 @@ def test_values_that_find_no_room_in_shared_memory_are_read_while_the_worker_com
 
 @pytest.mark.usefixtures("freed")
 def test_a_transport_that_is_closed_frees_all_memory_but_that_of_values_at_once(folder):
-    with ServerThread(ServerConfig()) as server, closing(GrpcTransport([server.address])) as transport:
+    with ServerThread(ServerConfig()) as server, closing(NetworkTransport([server.address])) as transport:
         worker = Worker(transport, w=LARGE)
         (held,) = worker.push()
         worker.push()
@@ -459,8 +466,8 @@ def test_a_call_that_times_out_abandons_its_segments_into_which_a_late_answer_ma
     """The first worker's push is held until the second one's has come, and by then it has gone on elsewhere."""
     with (
         ServerThread(ServerConfig(consistency=Synchronous(2))) as server,
-        closing(GrpcTransport([server.address])) as transport,
-        closing(GrpcTransport([server.address])) as other,
+        closing(NetworkTransport([server.address])) as transport,
+        closing(NetworkTransport([server.address])) as other,
     ):
         second = Worker(other, "w1", w=LARGE)
         others = len(segments)
@@ -517,7 +524,7 @@ def test_a_push_that_fails_leaves_no_memory_at_the_server_and_no_segment_at_the_
     freed, segments, shared, gradient, consistency, timeout, error
 ):
     config = ServerConfig(consistency=consistency, lease=BOUND)
-    with ServerThread(config) as server, closing(GrpcTransport([server.address], shared_memory=shared)) as transport:
+    with ServerThread(config) as server, closing(NetworkTransport([server.address], shared_memory=shared)) as transport:
         worker = Worker(transport, w=HUGE)
         call = worker.begin(worker.message(gradient), timeout)
         if error is errors.NotJoined:
@@ -533,7 +540,7 @@ def test_a_push_that_fails_leaves_no_memory_at_the_server_and_no_segment_at_the_
 
 @pytest.mark.usefixtures("freed")
 def test_no_segment_is_left_of_tries_to_reach_a_server_that_is_not_there(segments):
-    with closing(GrpcTransport(["127.0.0.1:1"])) as transport:
+    with closing(NetworkTransport(["127.0.0.1:1"])) as transport:
         for _ in range(3):
             with pytest.raises(errors.Unavailable):
                 ask(transport, ms.Push(sender=PULL.sender, sequence=1, gradients=(ms.Gradient("w", 0, ONES),)))

@@ -1,0 +1,269 @@
+"""A connection of the direct transport: a Transfer over a socket, read and written in the event loop.
+
+The socket is in non-blocking mode, plain or with TLS. What arrives is read into memory that all connections share, so
+that an idle one has none, and a message that is not complete gets its own when there is room for it. Elements of a
+large message go straight into their arrays.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from psserver.rpc.channels import INCOMPLETE, Aside
+from psserver.rpc.deadline import Deadline
+from pswire.errors import Malformed, TimedOut
+from pswire.network.channel import CALLED_SHARD, MEMBER_TOKEN
+from pswire.tensors import direct
+from pswire.tensors.frame import SplitFrame
+from pswire.tensors.stream import StreamReceiver, StreamSender
+from pswire.tensors.transport import MAX_INLINE_MESSAGE
+from pswire.v1 import paramserver_pb2 as pb
+
+#: Bytes that are read at once.
+READ_BYTES = 256 << 10
+
+#: Bytes of a large message between two turns of other calls.
+BYTES_OF_A_TURN = 1 << 20
+
+#: Arrays that are read or written at once.
+ARRAYS_AT_ONCE = 64
+
+#: Seconds for the error of a refused call to be read.
+REFUSAL_SECONDS = 1.0
+
+_NOT_READY = BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError
+
+
+class DirectConnection:
+    """One connection, a `TransferChannel`, in the task that made it. `buffer` belongs to all connections.
+
+    A lost connection is a cancellation, as that of a call over gRPC. `seconds` are for a message that has begun.
+    """
+
+    def __init__(self, connection: socket.socket, peer: str, buffer: memoryview, seconds: float) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._socket, self._peer, self._buffer, self._seconds, self._task = connection, peer, buffer, seconds, task
+        self._loop = asyncio.get_running_loop()
+        self._plain = not isinstance(connection, ssl.SSLSocket)
+        self._metadata: list[tuple[str, Any]] = []
+        self._early = b""  # received before it was asked for
+        self._waiting: asyncio.Future[None] | None = None
+        self._watched = False
+
+    def invocation_metadata(self) -> Iterable[tuple[str, Any]]:
+        """As `TransferChannel`, of the Hello."""
+        return self._metadata
+
+    def peer(self) -> str:
+        """As `TransferChannel`."""
+        return self._peer
+
+    async def handshake(self) -> None:
+        """Do the handshake of TLS, if there is one; then greet, and take the Hello. Raises `Malformed`."""
+        while isinstance(self._socket, ssl.SSLSocket):
+            try:
+                self._socket.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                await self._readable()
+            except OSError as error:
+                raise Malformed(f"no handshake: {getattr(error, 'reason', None) or error.strerror or error}") from None
+        await self._write([direct.GREETING], Deadline(self._seconds))
+        data = await self._at_least(direct.PREFIX_BYTES, b"")
+        found = direct.lengths(data, direct.MAX_HELLO)
+        data = await self._at_least(found.begin, data)
+        self._early = data[found.begin :]
+        try:
+            hello = pb.Hello.FromString(data[direct.PREFIX_BYTES : found.header_end])
+        except ValueError:
+            raise Malformed("the first message of a direct connection is a Hello") from None
+        self._metadata = [(MEMBER_TOKEN, hello.member)] if hello.member else []
+        self._metadata += [(CALLED_SHARD, str(hello.shard))]
+        self._metadata += [("authorization", hello.authorization)] if hello.authorization else []
+
+    async def receive(self, hold: Callable[[int], None], release: Callable[[int], None]) -> SplitFrame | None:
+        """As `TransferChannel.receive`."""
+        data: bytes | memoryview = self._early
+        if not data:
+            data = self._buffer[: await self._read([self._buffer])]
+            if not data:
+                return None
+        self._early = b""
+        if len(data) >= direct.PREFIX_BYTES:
+            found = direct.lengths(data)
+            if found.end <= len(data):
+                hold(found.end)
+                self._early = bytes(data[found.end :])
+                return direct.header_of(bytes(data[: found.end]), found)
+        return await self._rest_of(bytes(data), hold, release)
+
+    async def fill(self, receiver: StreamReceiver, deadline: Deadline, aside: Aside | None) -> None:
+        """As `TransferChannel.fill`."""
+        turn = 0
+        while True:
+            early, self._early = self._early, b""  # of other turns
+            receiver.take(memoryview(early))
+            if receiver.complete:
+                return
+            nbytes = await self._read(receiver.gaps(ARRAYS_AT_ONCE), deadline)
+            if not nbytes:
+                raise Malformed(INCOMPLETE)
+            receiver.filled(nbytes)
+            deadline.passed(nbytes)
+            turn += nbytes
+            if turn >= BYTES_OF_A_TURN:
+                turn = 0
+                await asyncio.sleep(0)
+
+    async def send(self, header: pb.Frame, sender: StreamSender, deadline: Deadline) -> None:
+        """As `TransferChannel.send`."""
+        await self._write(direct.message(header, sender.data), deadline)
+
+    async def refuse(self, refusal: tuple[Any, str, Iterable[tuple[str, str]]]) -> None:
+        """Send what `status_of` returns, and wait until the worker has gone; for `REFUSAL_SECONDS` at most.
+
+        Its bytes are read meanwhile: the system would reset the connection, and the worker not read why.
+        """
+        _, text, ((_, name),) = refusal
+        frame = pb.Frame(refusal=pb.Refusal(error=name, message=text))
+        with suppress(TimeoutError, TimedOut, asyncio.CancelledError):
+            async with asyncio.timeout(REFUSAL_SECONDS):
+                await self._write(direct.message(frame), Deadline(REFUSAL_SECONDS))
+                self._socket.shutdown(socket.SHUT_WR)
+                while await self._read([self._buffer]):
+                    pass
+
+    def close(self) -> None:
+        """Close the socket."""
+        if self._watched:
+            self._loop.remove_reader(self._socket)
+        self._socket.close()
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    async def _rest_of(self, data: bytes, hold: Callable[[int], None], release: Callable[[int], None]) -> SplitFrame:
+        """The frame that begins with these bytes, in time; without its elements if they are many."""
+        deadline = Deadline(self._seconds)
+        data = await self._at_least(direct.PREFIX_BYTES, data, deadline)
+        found = direct.lengths(data)
+        nbytes = found.end if found.elements <= MAX_INLINE_MESSAGE else found.begin
+        hold(nbytes)
+        try:
+            self._early = data[nbytes:]
+            if len(data) < nbytes:
+                memory = memoryview(bytearray(nbytes))
+                memory[: len(data)] = data
+                await self._read_all(memory[len(data) :], deadline)
+                return direct.header_of(memory, found)
+            return direct.header_of(data[:nbytes], found)
+        except BaseException:
+            release(nbytes)
+            raise
+
+    async def _at_least(self, nbytes: int, data: bytes, deadline: Deadline | None = None) -> bytes:
+        """These bytes with more, `nbytes` at least."""
+        while len(data) < nbytes:
+            more = await self._read([self._buffer], deadline)
+            if not more:
+                raise Malformed(INCOMPLETE)
+            data += self._buffer[:more]
+        return data
+
+    async def _read_all(self, memory: memoryview, deadline: Deadline) -> None:
+        while memory:
+            nbytes = await self._read([memory], deadline)
+            if not nbytes:
+                raise Malformed(INCOMPLETE)
+            deadline.passed(nbytes)
+            memory = memory[nbytes:]
+
+    async def _read(self, into: Sequence[memoryview], deadline: Deadline | None = None) -> int:
+        """Read some bytes; their number, 0 at the end."""
+        while True:
+            nbytes = self._read_now(into)
+            if nbytes is not None:
+                return nbytes
+            await (self._readable() if deadline is None else deadline.wait(self._readable()))
+
+    def _read_now(self, into: Sequence[memoryview]) -> int | None:
+        """Read what is there; None if that is nothing."""
+        try:
+            if self._plain and len(into) > 1:
+                return self._socket.recvmsg_into(into)[0]
+            return self._socket.recv_into(into[0])
+        except _NOT_READY:
+            return None
+        except OSError:
+            raise asyncio.CancelledError from None
+
+    async def _readable(self) -> None:
+        if not self._watched:
+            self._loop.add_reader(self._socket, self._notice)
+            self._watched = True
+        self._waiting = self._loop.create_future()
+        try:
+            await self._waiting
+        finally:
+            self._waiting = None
+
+    def _notice(self) -> None:
+        """The socket is readable: wake who waits for it, or find out whether the worker has gone during its call."""
+        if self._waiting is not None:
+            if not self._waiting.done():
+                self._waiting.set_result(None)
+            return
+        try:
+            nbytes = self._read_now([self._buffer])
+        except asyncio.CancelledError:
+            nbytes = 0
+        if nbytes is None:
+            return
+        self._loop.remove_reader(self._socket)
+        self._watched = False
+        self._early += self._buffer[:nbytes]
+        if not nbytes:
+            self._task.cancel()
+
+    # --- writing --------------------------------------------------------------------------------------------------
+
+    async def _write(self, pieces: Sequence[bytes | memoryview], deadline: Deadline) -> None:
+        """Write all of these; other calls have their turns while the socket takes no more."""
+        left = [memoryview(piece) for piece in pieces]
+        while left:
+            nbytes = self._write_now(left)
+            if nbytes is None:
+                await deadline.wait(self._writable())
+                continue
+            deadline.passed(nbytes)
+            left = _after(left, nbytes)
+
+    def _write_now(self, pieces: Sequence[memoryview]) -> int | None:
+        try:
+            if self._plain:
+                return self._socket.sendmsg(pieces[:ARRAYS_AT_ONCE])
+            return self._socket.send(pieces[0])
+        except _NOT_READY:
+            return None
+        except OSError:
+            raise asyncio.CancelledError from None
+
+    async def _writable(self) -> None:
+        writable = asyncio.Event()
+        self._loop.add_writer(self._socket, writable.set)
+        try:
+            await writable.wait()
+        finally:
+            self._loop.remove_writer(self._socket)
+
+
+def _after(pieces: list[memoryview], nbytes: int) -> list[memoryview]:
+    """What is left of the pieces behind `nbytes`."""
+    for index, piece in enumerate(pieces):
+        if nbytes < len(piece):
+            return [piece[nbytes:], *pieces[index + 1 :]]
+        nbytes -= len(piece)
+    return []

@@ -1,0 +1,204 @@
+"""A Transfer over a direct connection: a socket that is written and read in the thread that calls.
+
+May import pswire.
+"""
+
+import select
+import socket
+import ssl
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+
+from pswire.errors import FAMILY, InternalError
+from pswire.messages import DirectAddress
+from pswire.security.credentials import Credentials
+from pswire.tensors import direct
+from pswire.tensors.frame import Incoming
+from pswire.tensors.shared_segments import NotShared, socket_path
+from pswire.tensors.stream import StreamReceiver, StreamSender
+from pswire.tensors.transport import MAX_INLINE_MESSAGE
+from pswire.v1 import paramserver_pb2 as pb
+from psworker.transport.shared_memory import SegmentPool
+from psworker.transport.streams import DIRECT, attached_segment
+
+#: Seconds for a connection, its handshake and its greeting.
+OPEN_SECONDS = 2.0
+
+#: Bytes that are read at once, and arrays that are read or written at once.
+READ_BYTES, ARRAYS_AT_ONCE = 64 << 10, 64
+
+#: Seconds until data that nobody acknowledges ends a connection, those until a silent one is asked for, and those
+#: between two questions, as `pswire.network.channel.CLIENT_OPTIONS`.
+UNREACHABLE_SECONDS, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_COUNT = 5, 30, 5, 1
+
+
+class NotReached(Exception):
+    """No direct connection can be made, for the reason in the message."""
+
+
+def open_direct(
+    address: str, where: DirectAddress, credentials: Credentials, hello: pb.Hello, seconds: float, *, unix: bool
+) -> socket.socket:
+    """A connection to the server at `address`, over its Unix socket if there is one and `unix`; it has said `hello`.
+
+    Raises `NotReached`.
+    """
+    reason = "the server has no direct port"
+    for connect in (_unix, _tcp) if unix and where.socket else (_tcp,):
+        if connect is _tcp and not where.port:
+            continue
+        try:
+            return _greeted(connect(address, where, credentials, seconds), hello)
+        except (OSError, NotShared) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+    raise NotReached(reason)
+
+
+def _unix(address: str, where: DirectAddress, credentials: Credentials, seconds: float) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with _closed_on_error(connection):
+        connection.settimeout(seconds)
+        connection.connect(socket_path(where.socket))
+    return connection
+
+
+def _tcp(address: str, where: DirectAddress, credentials: Credentials, seconds: float) -> socket.socket:
+    host = address.rpartition(":")[0].strip("[]")
+    connection = socket.create_connection((host, where.port), timeout=seconds)
+    with _closed_on_error(connection):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * UNREACHABLE_SECONDS)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_COUNT)
+        if credentials.tls:
+            connection = credentials.context().wrap_socket(connection, server_hostname=credentials.tls_name or host)
+    return connection
+
+
+def _greeted(connection: socket.socket, hello: pb.Hello) -> socket.socket:
+    """The connection, when the server has greeted and the Hello is sent."""
+    with _closed_on_error(connection):
+        greeting = b""
+        while len(greeting) < len(direct.GREETING):
+            more = connection.recv(len(direct.GREETING) - len(greeting))
+            greeting += more
+            if not more or not direct.GREETING.startswith(greeting):
+                raise OSError(f"what listens there has another protocol, or another version of it: {greeting!r}")
+        connection.sendall(b"".join(direct.message(hello)))
+        connection.settimeout(None)
+    return connection
+
+
+class _closed_on_error:  # noqa: N801 - used as a function
+    """Closes a socket if its block raises an error."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            self._connection.close()
+
+
+class DirectStream:
+    """A `TransferStream` over a socket. Its deadline is its caller's: `cancel` ends the wait."""
+
+    name = DIRECT
+
+    def __init__(self, connection: socket.socket, token: bytes, *, share: bool) -> None:
+        self.token = token
+        self._socket, self._plain = connection, not isinstance(connection, ssl.SSLSocket)
+        self._buffer = memoryview(bytearray(READ_BYTES))
+        self._rest = self._buffer[:0]  # received behind the header of a large answer
+        self.pool = SegmentPool(partial(attached_segment, self)) if share else None
+
+    def send(self, header: pb.Frame, sender: StreamSender) -> None:
+        """As `TransferStream.send`; returns when the system has taken all."""
+        try:
+            self._send_all([memoryview(piece) for piece in direct.message(header, sender.data)])
+        except OSError:
+            with suppress(OSError):
+                self.receive()  # why the server does not read it
+            raise
+
+    def receive(self) -> Incoming:
+        """As `TransferStream.receive`."""
+        buffer, got = self._buffer, self._some(self._buffer)
+        while got < direct.PREFIX_BYTES:
+            got += self._some(buffer[got:])
+        found = direct.lengths(buffer)
+        nbytes = found.end if found.elements <= MAX_INLINE_MESSAGE else found.begin
+        if got < nbytes:
+            data: bytes | memoryview = memoryview(bytearray(nbytes))
+            data[:got] = buffer[:got]  # type: ignore[index]
+            while got < nbytes:
+                got += self._some(data[got:])  # type: ignore[arg-type]
+        else:
+            data = bytes(buffer[:nbytes])
+        self._rest = buffer[nbytes:got]
+        frame = direct.header_of(data, found).parse()
+        if frame.header.HasField("refusal"):
+            refusal = frame.header.refusal
+            raise FAMILY.get(refusal.error, InternalError)(refusal.message)
+        return frame
+
+    def fill(self, receiver: StreamReceiver) -> None:
+        """As `TransferStream.fill`: straight into the arrays."""
+        receiver.take(self._rest)
+        while not receiver.complete:
+            gaps = receiver.gaps(ARRAYS_AT_ONCE)
+            nbytes = self._socket.recvmsg_into(gaps)[0] if self._plain and len(gaps) > 1 else self._some(gaps[0])
+            if not nbytes:
+                raise _closed()
+            receiver.filled(nbytes)
+
+    def is_active(self) -> bool:
+        """As `TransferStream.is_active`: between calls a server sends nothing but the end."""
+        poll = select.poll()
+        try:
+            poll.register(self._socket, select.POLLIN)
+            return not poll.poll(0)
+        except (OSError, ValueError):
+            return False
+
+    def cancel(self) -> None:
+        """As `TransferStream.cancel`."""
+        with suppress(OSError):
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # that of TLS is not for other threads
+
+    def end(self) -> None:
+        """As `TransferStream.end`."""
+        self._socket.close()
+        self.pool = None  # it knows this stream
+
+    def _some(self, memory: memoryview) -> int:
+        nbytes = self._socket.recv_into(memory)
+        if not nbytes:
+            raise _closed()
+        return nbytes
+
+    def _send_all(self, pieces: Sequence[memoryview]) -> None:
+        if not self._plain:
+            for piece in pieces:
+                self._socket.sendall(piece)
+            return
+        at = 0
+        while at < len(pieces):
+            sent = self._socket.sendmsg(pieces[at : at + ARRAYS_AT_ONCE])
+            while at < len(pieces) and sent >= len(pieces[at]):
+                sent -= len(pieces[at])
+                at += 1
+            if sent:
+                self._socket.sendall(pieces[at][sent:])
+                at += 1
+
+
+def _closed() -> OSError:
+    return ConnectionError("its connection was closed")
