@@ -24,7 +24,7 @@ from psworker.client.client import Client
 from psworker.transport.network_transport import NetworkTransport
 
 RATES = _report.size([Rate(gbit, delay) for gbit in (1, 10) for delay in (0.0002, 0.005)], [Rate(10, 0.0002)])
-TRANSPORTS = ("grpc",)
+WAYS = ("direct", "grpc")
 STEPS = _report.size(20, 1)
 WARM_UP = _report.size(5, 1)  # TCP begins slowly
 EMPTY = _report.size(100, 2)
@@ -32,10 +32,10 @@ NBYTES = 4 * ELEMENTS
 TIMEOUT = 60.0
 
 
-def work(address: str, transport: str, parent: Connection) -> None:
+def work(address: str, way: str, parent: Connection) -> None:
     """A worker: milliseconds of an empty call, and of a step, medians."""
     keep_memory()
-    with closing(NetworkTransport([address], shared_memory=False)) as connection:
+    with closing(NetworkTransport([address], **_report.WAYS[way]._asdict())) as connection:
         calls = statistics.median(empty(connection, EMPTY))
         client = Client(connection, "worker", TIMEOUT)
         client.join()
@@ -49,14 +49,14 @@ def work(address: str, transport: str, parent: Connection) -> None:
     parent.send((calls, statistics.median(seen[WARM_UP:])))
 
 
-def measure(rate: Rate, transport: str) -> tuple[float, float]:
+def measure(rate: Rate, way: str) -> tuple[float, float]:
     """Milliseconds of an empty call and of a step, on a new link."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     with link(rate) as (first, second), ExitStack() as stack:
         with inside(first):
             address = stack.enter_context(_report.server("--bind", f"{ADDRESSES[0]}:0", "--insecure"))
-        worker = context.Process(target=work, args=(address, transport, there), daemon=True)
+        worker = context.Process(target=work, args=(address, way, there), daemon=True)
         with inside(second):
             worker.start()
         there.close()
@@ -93,10 +93,10 @@ def main() -> None:
         for _ in range(options.rounds):
             calls.add("sockets", sockets(rate, 1, EMPTY))
             steps.add("sockets", sockets(rate, NBYTES, STEPS))
-            for transport in TRANSPORTS:
-                empty_call, step = measure(rate, transport)
-                calls.add(f"paramserver-{transport}", empty_call)
-                steps.add(f"paramserver-{transport}", step)
+            for way in WAYS:
+                empty_call, step = measure(rate, way)
+                calls.add(f"paramserver-{way}", empty_call)
+                steps.add(f"paramserver-{way}", step)
         for figures in (calls, steps):
             figures.report((), more_is_better=False)
         least = rate.least(NBYTES) * 1e3
