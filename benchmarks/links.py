@@ -80,7 +80,7 @@ def sockets(rate: Rate, nbytes: int, count: int) -> float:
 def main() -> None:
     """Each link, with each transport in turn."""
     parser = _report.arguments(__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=_report.size(2, 1))
+    parser.add_argument("--rounds", type=int, default=1)
     options = parser.parse_args()
     _report.describe_machine()
     if reason := reason_for_none():

@@ -15,6 +15,7 @@ exceeds the machine, workers and servers compete; compare versions by the proces
 """
 
 import itertools
+import math
 import multiprocessing
 import os
 import time
@@ -110,6 +111,7 @@ def measure(addresses: list[str], pids: list[int], way: _report.Way, names: list
         processes.append(process)
     for pipe in pipes:
         pipe.recv()
+    wait_until_idle(pids)
     begin = time.monotonic() + WARM_UP
     end = begin + WINDOW
     for pipe in pipes:
@@ -127,6 +129,13 @@ def between(begin: float, end: float, count: Callable[[], float]) -> float:
     before = count()
     time.sleep(max(0.0, end - time.monotonic()))
     return count() - before
+
+
+def wait_until_idle(pids: list[int]) -> None:
+    """Waits until servers have loaded what they load beside their first calls, such as compiled update rules."""
+    used = math.inf
+    while used > 0.02:
+        used = between(time.monotonic(), time.monotonic() + 0.5, lambda: sum(map(processor_time, pids)))
 
 
 def processor_time(pid: int) -> float:
