@@ -17,6 +17,7 @@ from psserver.rpc.tls import SocketCertificates
 from psserver.rpc.unix_sockets import listen
 from pswire.errors import ConfigurationError, Malformed, TimedOut
 from pswire.messages import DirectAddress
+from pswire.network.sockets import set_options
 from pswire.tensors.shared_segments import NotShared, socket_path
 
 #: Connections of strangers at the same time, and the seconds that each of them has for its Hello.
@@ -172,13 +173,13 @@ class DirectListener:
         connection.setblocking(False)
         if connection.family == socket.AF_UNIX:
             return connection
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * UNREACHABLE_SECONDS)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_COUNT)
+        set_options(
+            connection,
+            idle=KEEPALIVE_IDLE,
+            interval=KEEPALIVE_INTERVAL,
+            count=KEEPALIVE_COUNT,
+            unreachable=UNREACHABLE_SECONDS,
+        )
         return connection if self._tls is None else self._tls.wrap(connection)
 
     def _member(self) -> None:
