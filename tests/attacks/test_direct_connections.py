@@ -1,5 +1,6 @@
 """Direct connections of strangers, of members that send other bytes than they announce, and of slow or broken peers."""
 
+import logging
 import os
 import socket
 import struct
@@ -163,10 +164,13 @@ NO_HELLOS = {
 
 
 @together("data", NO_HELLOS.values())
-def test_what_is_no_hello_ends_the_connection(server, connect, data):
+def test_what_is_no_hello_ends_the_connection(server, connect, caplog, data):
+    caplog.set_level(logging.INFO, "psserver.rpc.direct.listener")
+    caplog.clear()
     one = connect(server)
     one.send(data)
     assert one.rest() in (direct.GREETING, b"")  # of a reset
+    wait_until(lambda: [text for text in caplog.messages if text.startswith("no direct connection of ipv4:")])
 
 
 def test_refused_connections_count_as_strangers_until_they_have_gone(server, connect, monkeypatch):
