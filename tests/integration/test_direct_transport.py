@@ -17,6 +17,7 @@ import pytest
 
 import psworker as ps
 from psserver.config import ServerConfig
+from psserver.rpc.direct.connection import DirectConnection
 from psserver.rpc.direct.listener import DirectSockets
 from psserver.rpc.server import ServerThread
 from pswire import errors
@@ -266,6 +267,38 @@ def test_a_push_that_its_header_refuses_while_it_is_sent_ends_with_the_reason():
                 worker.push(ms.Gradient("nowhere", 0, huge))
         assert (worker.push() == 1).all()
         assert worker.used == "direct"
+
+
+@pytest.mark.parametrize(("value", "more"), [(SMALL, 4), (SMALL, -4), (LARGE, 4), (LARGE, -4)])
+def test_an_answer_with_other_elements_than_its_values_need_is_refused_and_its_connection_ends(
+    monkeypatch, value, more
+):
+    async def wrong(self, header, sender, deadline):
+        monkeypatch.setattr(DirectConnection, "send", send)
+        data = [memoryview(b"".join(sender.data)[:more] if more < 0 else b"".join([*sender.data, bytes(more)]))]
+        await self._write(direct.message(header, data), deadline)
+
+    send = DirectConnection.send
+    with job(value=value) as worker:
+        worker.push()
+        monkeypatch.setattr(DirectConnection, "send", wrong)
+        with pytest.raises(errors.Malformed, match="bytes"):
+            worker.push()
+        assert not worker.sockets
+        assert (worker.push() == 3).all()
+
+
+def test_bytes_behind_an_answer_are_not_the_next_one(monkeypatch):
+    async def twice(self, header, sender, deadline):
+        monkeypatch.setattr(DirectConnection, "send", send)
+        await self._write([b"".join(direct.message(header, sender.data)) * 2], deadline)
+
+    send = DirectConnection.send
+    with job() as worker:
+        monkeypatch.setattr(DirectConnection, "send", twice)
+        with pytest.raises(errors.Malformed, match=r"but .* more arrived"):
+            worker.push()
+        assert (worker.push() == 2).all()
 
 
 @pytest.mark.parametrize("value", [SMALL, LARGE], ids=["small", "large"])
