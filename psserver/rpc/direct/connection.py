@@ -162,7 +162,7 @@ class DirectConnection:
             return
         _, text, ((_, name),) = refusal
         frame = pb.Frame(refusal=pb.Refusal(error=name, message=text))
-        with suppress(TimeoutError, TimedOut, asyncio.CancelledError):
+        with suppress(TimeoutError, TimedOut, OSError, asyncio.CancelledError):
             async with asyncio.timeout(REFUSAL_SECONDS):
                 await self._write(direct.message(frame), Deadline(REFUSAL_SECONDS))
                 self._socket.shutdown(socket.SHUT_WR)
