@@ -2,24 +2,31 @@
 
 import asyncio
 import threading
+from functools import partial
+
+from psworker.transport.streams import DIRECT, GRPC
+from tests.support.commands import loopback_host
 
 
 class CuttingProxy:
     """A TCP proxy, in a thread, that cuts a connection within the answer in which these bytes of the server fall.
 
-    `to_server` and `to_worker` are the bytes so far.
+    With the server's direct port it has an address of its own, with both ports. `to_server` and `to_worker` are the
+    bytes so far, `cut` says which connections were cut: GRPC or DIRECT.
     """
 
-    def __init__(self, target, after=()):
-        self._target, self._after = target.rpartition(":")[::2], list(after)
+    def __init__(self, target, after=(), direct_port=None):
+        self._host, port = target.split(":")
+        self._ports = {int(port): GRPC} | ({} if direct_port is None else {direct_port: DIRECT})
+        self._after, self.cut = list(after), []
         self.to_server = self.to_worker = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
 
     def __enter__(self):
         self._thread.start()
-        self._server = asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
-        self.address = "{}:{}".format(*self._server.sockets[0].getsockname())
+        self._servers = asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
+        self.address = "{}:{}".format(*self._servers[0].sockets[0].getsockname())
         return self
 
     def __exit__(self, *_):
@@ -29,18 +36,29 @@ class CuttingProxy:
         self._loop.close()
 
     async def _open(self):
-        return await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        if len(self._ports) == 1:
+            places = [("127.0.0.1", 0)]
+        else:
+            host = loopback_host()
+            places = [(host, port) for port in self._ports]
+        return [
+            await asyncio.start_server(partial(self._connected, port), *place)
+            for port, place in zip(self._ports, places, strict=True)
+        ]
 
     async def _close(self):
-        self._server.close()
+        for server in self._servers:
+            server.close()
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _connected(self, reader, writer):
-        far_reader, far_writer = await asyncio.open_connection(*self._target)
-        await asyncio.gather(self._to_server(reader, far_writer), self._to_worker(far_reader, writer))
+    async def _connected(self, port, reader, writer):
+        far_reader, far_writer = await asyncio.open_connection(self._host, port)
+        await asyncio.gather(
+            self._to_server(reader, far_writer), self._to_worker(far_reader, writer, self._ports[port])
+        )
 
     async def _to_server(self, reader, writer):
         try:
@@ -53,13 +71,14 @@ class CuttingProxy:
         finally:
             writer.close()
 
-    async def _to_worker(self, reader, writer):
+    async def _to_worker(self, reader, writer, name):
         try:
             while data := await reader.read(1 << 16):
                 self.to_worker += len(data)
                 if self._after and self.to_worker > self._after[0]:
                     writer.write(data[: len(data) // 2])
                     self._after.pop(0)
+                    self.cut.append(name)
                     return
                 writer.write(data)
                 await writer.drain()

@@ -130,7 +130,7 @@ class DirectConnection:
         """
         _, text, ((_, name),) = refusal
         frame = pb.Frame(refusal=pb.Refusal(error=name, message=text))
-        with suppress(TimeoutError, TimedOut, asyncio.CancelledError):
+        with suppress(OSError, TimedOut, asyncio.CancelledError):  # a TimeoutError is an OSError
             async with asyncio.timeout(REFUSAL_SECONDS):
                 await self._write(direct.message(frame), Deadline(REFUSAL_SECONDS))
                 self._socket.shutdown(socket.SHUT_WR)
