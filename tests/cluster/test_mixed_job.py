@@ -40,7 +40,7 @@ def test_three_libraries_train_one_model_each_example_once_through_a_cut_and_a_k
     cuts = [7 * PUSH_BYTES, 11 * PUSH_BYTES]
     port = free_port("127.0.0.1")
     config = ServerConfig(lease=5.0, direct_port=port)
-    with ServerThread(config) as server, CuttingProxy(server.address, cuts, port) as proxy:
+    with ServerThread(config) as server, CuttingProxy(server.address, cuts, direct_port=port) as proxy:
         observer = Client(server.address)
 
         known = lambda: {one.name: one for one in observer.status().workers}

@@ -11,12 +11,14 @@ from tests.support.commands import loopback_host
 class CuttingProxy:
     """A TCP proxy, in a thread, that cuts a connection within the answer in which these bytes of the server fall.
 
-    With the server's direct port it has an address of its own, with both ports. `to_server` and `to_worker` are the
-    bytes so far, `cut` says which connections were cut: GRPC or DIRECT.
+    It listens on `port`, or a free one; with the server's direct port it has an address of its own, with both ports of
+    the server. `to_server` and `to_worker` are the bytes so far; `cuts_to_server` is for bytes of workers, as `after`.
+    `cut` says which connections were cut: GRPC or DIRECT.
     """
 
-    def __init__(self, target, after=(), direct_port=None):
-        self._host, port = target.split(":")
+    def __init__(self, target, after=(), cuts_to_server=(), port=0, direct_port=None):
+        self._port, self._cuts_to_server = port, list(cuts_to_server)
+        self._host, _, port = target.rpartition(":")
         self._ports = {int(port): GRPC} | ({} if direct_port is None else {direct_port: DIRECT})
         self._after, self.cut = list(after), []
         self.to_server = self.to_worker = 0
@@ -37,7 +39,7 @@ class CuttingProxy:
 
     async def _open(self):
         if len(self._ports) == 1:
-            places = [("127.0.0.1", 0)]
+            places = [("127.0.0.1", self._port)]
         else:
             host = loopback_host()
             places = [(host, port) for port in self._ports]
@@ -60,10 +62,15 @@ class CuttingProxy:
             self._to_server(reader, far_writer), self._to_worker(far_reader, writer, self._ports[port])
         )
 
-    async def _to_server(self, reader, writer):
+    async def _to_server(self, reader, writer, name):
         try:
             while data := await reader.read(1 << 16):
                 self.to_server += len(data)
+                if self._cuts_to_server and self.to_server > self._cuts_to_server[0]:
+                    writer.write(data[: len(data) // 2])
+                    self._cuts_to_server.pop(0)
+                    self.cut.append(name)
+                    return
                 writer.write(data)
                 await writer.drain()
         except OSError:

@@ -16,6 +16,7 @@ from psserver.rpc.channels import INCOMPLETE, Aside
 from psserver.rpc.deadline import Deadline
 from pswire.errors import Malformed, TimedOut
 from pswire.network.channel import CALLED_SHARD, MEMBER_TOKEN
+from pswire.network.sockets import NOT_READY, read_records, wake_at
 from pswire.tensors import direct
 from pswire.tensors.frame import SplitFrame
 from pswire.tensors.stream import StreamReceiver, StreamSender
@@ -34,25 +35,35 @@ ARRAYS_AT_ONCE = 64
 #: Seconds for the error of a refused call to be read.
 REFUSAL_SECONDS = 1.0
 
-_NOT_READY = BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError
-
 
 class DirectConnection:
     """One connection, a `TransferChannel`, in the task that made it. `buffer` belongs to all connections.
 
     A lost connection is a cancellation, as that of a call over gRPC. `seconds` are for a message that has begun.
+    `on_member` is called before each call: the Hello was a member's.
     """
 
-    def __init__(self, connection: socket.socket, peer: str, buffer: memoryview, seconds: float) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        peer: str,
+        buffer: memoryview,
+        seconds: float,
+        on_member: Callable[[], object] = lambda: None,
+    ) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._socket, self._peer, self._buffer, self._seconds, self._task = connection, peer, buffer, seconds, task
+        self._on_member = on_member
         self._loop = asyncio.get_running_loop()
         self._plain = not isinstance(connection, ssl.SSLSocket)
         self._metadata: list[tuple[str, Any]] = []
         self._early = b""  # received before it was asked for
         self._waiting: asyncio.Future[None] | None = None
+        self._waited = True  # since the last call
         self._watched = False
+        self._cut = False  # a message has not been written to its end
+        self._in_call = True  # from the first byte of a message to the wait for the next; the worker may send
 
     def invocation_metadata(self) -> Iterable[tuple[str, Any]]:
         """As `TransferChannel`, of the Hello."""
@@ -87,33 +98,51 @@ class DirectConnection:
 
     async def receive(self, hold: Callable[[int], None], release: Callable[[int], None]) -> SplitFrame | None:
         """As `TransferChannel.receive`."""
+        self._on_member()
+        if not self._waited:  # others have their turns between calls that are there already
+            await asyncio.sleep(0)
+        self._waited = self._in_call = False
         data: bytes | memoryview = self._early
         if not data:
+            if self._plain:  # between its calls a worker computes: there is nothing yet
+                await self._readable()
             data = self._buffer[: await self._read([self._buffer])]
             if not data:
                 return None
-        self._early = b""
+        self._early, self._in_call = b"", True
         if len(data) >= direct.PREFIX_BYTES:
             found = direct.lengths(data)
             if found.end <= len(data):
-                hold(found.end)
                 self._early = bytes(data[found.end :])
-                return direct.header_of(bytes(data[: found.end]), found)
-        return await self._rest_of(bytes(data), hold, release)
+                frame = direct.header_of(bytes(data[: found.end]), found)
+                hold(found.end)
+                return frame
+        return await Deadline(self._seconds).wait(self._rest_of(bytes(data), hold, release))
 
     async def fill(self, receiver: StreamReceiver, deadline: Deadline, aside: Aside | None) -> None:
         """As `TransferChannel.fill`."""
-        turn = 0
+        try:
+            await deadline.wait(self._fill(receiver, deadline))
+        finally:
+            wake_at(self._socket, 1)
+
+    async def _fill(self, receiver: StreamReceiver, deadline: Deadline) -> None:
+        turn, left = 0, receiver.nbytes
         while True:
-            early, self._early = self._early, b""  # of other turns
+            early, self._early = self._early[:left], self._early[left:]  # of other turns
             receiver.take(memoryview(early))
+            left -= len(early)
             if receiver.complete:
                 return
-            nbytes = await self._read(receiver.gaps(ARRAYS_AT_ONCE), deadline)
+            gaps = receiver.gaps(ARRAYS_AT_ONCE)
+            while (nbytes := self._read_now(gaps)) is None:
+                wake_at(self._socket, left)
+                await self._readable()
             if not nbytes:
                 raise Malformed(INCOMPLETE)
             receiver.filled(nbytes)
             deadline.passed(nbytes)
+            left -= nbytes
             turn += nbytes
             if turn >= BYTES_OF_A_TURN:
                 turn = 0
@@ -124,18 +153,21 @@ class DirectConnection:
         await self._write(direct.message(header, sender.data), deadline)
 
     async def refuse(self, refusal: tuple[Any, str, Iterable[tuple[str, str]]]) -> None:
-        """Send what `status_of` returns, and wait until the worker has gone; for `REFUSAL_SECONDS` at most.
+        """Send what `status_of` returns, and within a call wait until the worker has gone; `REFUSAL_SECONDS` at most.
 
-        Its bytes are read meanwhile: the system would reset the connection, and the worker not read why.
+        Its bytes are read meanwhile: the system would reset the connection, and the worker not read why. Behind a part
+        of an answer nothing is sent: it would be taken for the rest.
         """
+        if self._cut:
+            return
         _, text, ((_, name),) = refusal
         frame = pb.Frame(refusal=pb.Refusal(error=name, message=text))
-        with suppress(OSError, TimedOut, asyncio.CancelledError):  # a TimeoutError is an OSError
+        with suppress(TimeoutError, TimedOut, OSError, asyncio.CancelledError):
             async with asyncio.timeout(REFUSAL_SECONDS):
                 await self._write(direct.message(frame), Deadline(REFUSAL_SECONDS))
                 self._socket.shutdown(socket.SHUT_WR)
-                while await self._read([self._buffer]):
-                    pass
+                while self._in_call and await self._read([self._buffer]):
+                    await asyncio.sleep(0)  # it may send as fast as this reads
 
     def close(self) -> None:
         """Close the socket."""
@@ -146,56 +178,52 @@ class DirectConnection:
     # --- reading --------------------------------------------------------------------------------------------------
 
     async def _rest_of(self, data: bytes, hold: Callable[[int], None], release: Callable[[int], None]) -> SplitFrame:
-        """The frame that begins with these bytes, in time; without its elements if they are many."""
-        deadline = Deadline(self._seconds)
-        data = await self._at_least(direct.PREFIX_BYTES, data, deadline)
+        """The frame that begins with these bytes; without its elements if they are many."""
+        data = await self._at_least(direct.PREFIX_BYTES, data)
         found = direct.lengths(data)
         nbytes = found.end if found.elements <= MAX_INLINE_MESSAGE else found.begin
         hold(nbytes)
         try:
             self._early = data[nbytes:]
-            if len(data) < nbytes:
-                memory = memoryview(bytearray(nbytes))
-                memory[: len(data)] = data
-                await self._read_all(memory[len(data) :], deadline)
-                return direct.header_of(memory, found)
-            return direct.header_of(data[:nbytes], found)
+            if len(data) >= nbytes:
+                return direct.header_of(data[:nbytes], found)
+            memory = memoryview(bytearray(nbytes))
+            memory[: len(data)] = data
+            await self._read_all(memory[len(data) :])
+            return direct.header_of(memory, found)
         except BaseException:
             release(nbytes)
             raise
 
-    async def _at_least(self, nbytes: int, data: bytes, deadline: Deadline | None = None) -> bytes:
+    async def _at_least(self, nbytes: int, data: bytes) -> bytes:
         """These bytes with more, `nbytes` at least."""
         while len(data) < nbytes:
-            more = await self._read([self._buffer], deadline)
+            more = await self._read([self._buffer])
             if not more:
                 raise Malformed(INCOMPLETE)
             data += self._buffer[:more]
         return data
 
-    async def _read_all(self, memory: memoryview, deadline: Deadline) -> None:
+    async def _read_all(self, memory: memoryview) -> None:
         while memory:
-            nbytes = await self._read([memory], deadline)
+            nbytes = await self._read([memory])
             if not nbytes:
                 raise Malformed(INCOMPLETE)
-            deadline.passed(nbytes)
             memory = memory[nbytes:]
 
-    async def _read(self, into: Sequence[memoryview], deadline: Deadline | None = None) -> int:
+    async def _read(self, into: Sequence[memoryview]) -> int:
         """Read some bytes; their number, 0 at the end."""
-        while True:
-            nbytes = self._read_now(into)
-            if nbytes is not None:
-                return nbytes
-            await (self._readable() if deadline is None else deadline.wait(self._readable()))
+        while (nbytes := self._read_now(into)) is None:
+            await self._readable()
+        return nbytes
 
     def _read_now(self, into: Sequence[memoryview]) -> int | None:
         """Read what is there; None if that is nothing."""
         try:
-            if self._plain and len(into) > 1:
-                return self._socket.recvmsg_into(into)[0]
-            return self._socket.recv_into(into[0])
-        except _NOT_READY:
+            if not self._plain:
+                return read_records(self._socket, into[0][:BYTES_OF_A_TURN])
+            return self._socket.recvmsg_into(into)[0] if len(into) > 1 else self._socket.recv_into(into[0])
+        except NOT_READY:
             return None
         except OSError:
             raise asyncio.CancelledError from None
@@ -204,7 +232,7 @@ class DirectConnection:
         if not self._watched:
             self._loop.add_reader(self._socket, self._notice)
             self._watched = True
-        self._waiting = self._loop.create_future()
+        self._waiting, self._waited = self._loop.create_future(), True
         try:
             await self._waiting
         finally:
@@ -232,32 +260,40 @@ class DirectConnection:
 
     async def _write(self, pieces: Sequence[bytes | memoryview], deadline: Deadline) -> None:
         """Write all of these; other calls have their turns while the socket takes no more."""
-        left = [memoryview(piece) for piece in pieces]
-        while left:
-            nbytes = self._write_now(left)
-            if nbytes is None:
-                await deadline.wait(self._writable())
-                continue
-            deadline.passed(nbytes)
+        self._cut = True
+        left = self._write_some([memoryview(piece) for piece in pieces], None)
+        if left:
+            await deadline.wait(self._write_rest(left, deadline))
+        self._cut = False
+
+    async def _write_rest(self, left: list[memoryview], deadline: Deadline) -> None:
+        writable = asyncio.Event()
+        self._loop.add_writer(self._socket, writable.set)
+        try:
+            while left:
+                await writable.wait()
+                writable.clear()
+                left = self._write_some(left, deadline)
+        finally:
+            self._loop.remove_writer(self._socket)
+
+    def _write_some(self, left: list[memoryview], deadline: Deadline | None) -> list[memoryview]:
+        """Write what the socket takes now; what is left."""
+        while left and (nbytes := self._write_now(left)) is not None:
             left = _after(left, nbytes)
+            if deadline is not None:
+                deadline.passed(nbytes)
+        return left
 
     def _write_now(self, pieces: Sequence[memoryview]) -> int | None:
         try:
             if self._plain:
                 return self._socket.sendmsg(pieces[:ARRAYS_AT_ONCE])
             return self._socket.send(pieces[0])
-        except _NOT_READY:
+        except NOT_READY:
             return None
         except OSError:
             raise asyncio.CancelledError from None
-
-    async def _writable(self) -> None:
-        writable = asyncio.Event()
-        self._loop.add_writer(self._socket, writable.set)
-        try:
-            await writable.wait()
-        finally:
-            self._loop.remove_writer(self._socket)
 
 
 def _after(pieces: list[memoryview], nbytes: int) -> list[memoryview]:
