@@ -13,7 +13,7 @@ class CuttingProxy:
 
     It listens on `port`, or a free one; with the server's direct port it has an address of its own, with both ports of
     the server. `to_server` and `to_worker` are the bytes so far; `cuts_to_server` is for bytes of workers, as `after`.
-    `cut` says which connections were cut: GRPC or DIRECT.
+    `cut` says which connections were cut: GRPC or DIRECT, if it has the direct port.
     """
 
     def __init__(self, target, after=(), cuts_to_server=(), port=0, direct_port=None):
@@ -58,18 +58,16 @@ class CuttingProxy:
 
     async def _connected(self, port, reader, writer):
         far_reader, far_writer = await asyncio.open_connection(self._host, port)
-        await asyncio.gather(
-            self._to_server(reader, far_writer), self._to_worker(far_reader, writer, self._ports[port])
-        )
+        await asyncio.gather(self._to_server(reader, far_writer), self._to_worker(far_reader, writer))
 
-    async def _to_server(self, reader, writer, name):
+    async def _to_server(self, reader, writer):
         try:
             while data := await reader.read(1 << 16):
                 self.to_server += len(data)
                 if self._cuts_to_server and self.to_server > self._cuts_to_server[0]:
                     writer.write(data[: len(data) // 2])
                     self._cuts_to_server.pop(0)
-                    self.cut.append(name)
+                    self.cut.append(self._ports[writer.get_extra_info("peername")[1]])
                     return
                 writer.write(data)
                 await writer.drain()
@@ -78,14 +76,14 @@ class CuttingProxy:
         finally:
             writer.close()
 
-    async def _to_worker(self, reader, writer, name):
+    async def _to_worker(self, reader, writer):
         try:
             while data := await reader.read(1 << 16):
                 self.to_worker += len(data)
                 if self._after and self.to_worker > self._after[0]:
                     writer.write(data[: len(data) // 2])
                     self._after.pop(0)
-                    self.cut.append(name)
+                    self.cut.append(self._ports.get(writer.get_extra_info("sockname")[1], GRPC))
                     return
                 writer.write(data)
                 await writer.drain()
