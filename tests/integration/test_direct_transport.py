@@ -38,6 +38,9 @@ from tests.support.combinations import few_fast
 from tests.support.commands import BOUND, free_address, wait_until
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.servers import Certificates, token_credentials
+from tests.support.transports import streams
+
+pytestmark = pytest.mark.skipif(streams() != "direct", reason="this run is over gRPC")
 
 SMALL = np.zeros(500, np.float32)
 LARGE = np.zeros(MAX_INLINE_MESSAGE // 4 + 1000, np.float32)
