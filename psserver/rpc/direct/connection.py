@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from psserver.rpc.channels import INCOMPLETE, Aside
+from psserver.rpc.channels import Aside
 from psserver.rpc.deadline import Deadline
 from pswire.errors import Malformed, TimedOut
 from pswire.network.channel import CALLED_SHARD, MEMBER_TOKEN
@@ -40,7 +40,8 @@ _NOT_READY = BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWan
 class DirectConnection:
     """One connection, a `TransferChannel`, in the task that made it. `buffer` belongs to all connections.
 
-    A lost connection is a cancellation, as that of a call over gRPC. `seconds` are for a message that has begun.
+    A lost connection is a cancellation, as that of a call over gRPC: of a message that was not complete nothing is
+    applied, and no refusal counted. `seconds` are for a message that has begun.
     """
 
     def __init__(self, connection: socket.socket, peer: str, buffer: memoryview, seconds: float) -> None:
@@ -109,9 +110,7 @@ class DirectConnection:
             receiver.take(memoryview(early))
             if receiver.complete:
                 return
-            nbytes = await self._read(receiver.gaps(ARRAYS_AT_ONCE), deadline)
-            if not nbytes:
-                raise Malformed(INCOMPLETE)
+            nbytes = await self._read_more(receiver.gaps(ARRAYS_AT_ONCE), deadline)
             receiver.filled(nbytes)
             deadline.passed(nbytes)
             turn += nbytes
@@ -167,19 +166,22 @@ class DirectConnection:
     async def _at_least(self, nbytes: int, data: bytes, deadline: Deadline | None = None) -> bytes:
         """These bytes with more, `nbytes` at least."""
         while len(data) < nbytes:
-            more = await self._read([self._buffer], deadline)
-            if not more:
-                raise Malformed(INCOMPLETE)
+            more = await self._read_more([self._buffer], deadline)
             data += self._buffer[:more]
         return data
 
     async def _read_all(self, memory: memoryview, deadline: Deadline) -> None:
         while memory:
-            nbytes = await self._read([memory], deadline)
-            if not nbytes:
-                raise Malformed(INCOMPLETE)
+            nbytes = await self._read_more([memory], deadline)
             deadline.passed(nbytes)
             memory = memory[nbytes:]
+
+    async def _read_more(self, into: Sequence[memoryview], deadline: Deadline | None) -> int:
+        """Read some bytes of a message that has begun: at the end of the connection the worker has taken it back."""
+        nbytes = await self._read(into, deadline)
+        if not nbytes:
+            raise asyncio.CancelledError
+        return nbytes
 
     async def _read(self, into: Sequence[memoryview], deadline: Deadline | None = None) -> int:
         """Read some bytes; their number, 0 at the end."""
