@@ -21,18 +21,23 @@ class Deadline:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._time = asyncio.get_running_loop().time() + seconds
+        self._timeout: asyncio.Timeout | None = None
 
     def passed(self, nbytes: int) -> None:
         """Extend it by the time for bytes that have passed."""
         self._time += nbytes / LEAST_RATE
+        if self._timeout is not None:
+            self._timeout.reschedule(self._time)
 
     async def wait(self, step: Awaitable[_Result]) -> _Result:
-        """The result of one step of the transfer, such as a read. Raises `TimedOut`."""
+        """The result of one step of the transfer, such as a read, or of all of it. Raises `TimedOut`."""
         try:
-            async with asyncio.timeout_at(self._time):
+            async with asyncio.timeout_at(self._time) as self._timeout:
                 return await step
         except TimeoutError:
             raise TimedOut(
                 f"the transfer stalled for {self._seconds:g} s, or was slower than {LEAST_RATE:,} bytes per second, "
                 "and was aborted"
             ) from None
+        finally:
+            self._timeout = None

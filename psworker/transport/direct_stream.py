@@ -158,9 +158,12 @@ class DirectStream:
         receiver.take(self._rest)
         while not receiver.complete:
             gaps = receiver.gaps(ARRAYS_AT_ONCE)
-            nbytes = self._socket.recvmsg_into(gaps)[0] if self._plain and len(gaps) > 1 else self._some(gaps[0])
-            if not nbytes:
-                raise _closed()
+            if self._plain:
+                nbytes = self._socket.recvmsg_into(gaps, 0, socket.MSG_WAITALL)[0]
+                if not nbytes:
+                    raise _closed()
+            else:
+                nbytes = self._some(gaps[0])
             receiver.filled(nbytes)
 
     def is_active(self) -> bool:

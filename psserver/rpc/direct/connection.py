@@ -25,8 +25,8 @@ from pswire.v1 import paramserver_pb2 as pb
 #: Bytes that are read at once.
 READ_BYTES = 256 << 10
 
-#: Bytes of a large message between two turns of other calls.
-BYTES_OF_A_TURN = 1 << 20
+#: Bytes of a large message between two turns of other calls, and those for which a read waits.
+BYTES_OF_A_TURN, BYTES_OF_A_WAKE = 1 << 20, 512 << 10
 
 #: Arrays that are read or written at once.
 ARRAYS_AT_ONCE = 64
@@ -41,7 +41,7 @@ class DirectConnection:
     """One connection, a `TransferChannel`, in the task that made it. `buffer` belongs to all connections.
 
     A lost connection is a cancellation, as that of a call over gRPC: of a message that was not complete nothing is
-    applied, and no refusal counted. `seconds` are for a message that has begun.
+    applied, and no refusal is counted. `seconds` are for a message that has begun.
     """
 
     def __init__(self, connection: socket.socket, peer: str, buffer: memoryview, seconds: float) -> None:
@@ -90,6 +90,8 @@ class DirectConnection:
         """As `TransferChannel.receive`."""
         data: bytes | memoryview = self._early
         if not data:
+            if self._plain:  # between its calls a worker computes: there is nothing yet
+                await self._readable()
             data = self._buffer[: await self._read([self._buffer])]
             if not data:
                 return None
@@ -100,19 +102,32 @@ class DirectConnection:
                 hold(found.end)
                 self._early = bytes(data[found.end :])
                 return direct.header_of(bytes(data[: found.end]), found)
-        return await self._rest_of(bytes(data), hold, release)
+        return await Deadline(self._seconds).wait(self._rest_of(bytes(data), hold, release))
 
     async def fill(self, receiver: StreamReceiver, deadline: Deadline, aside: Aside | None) -> None:
         """As `TransferChannel.fill`."""
-        turn = 0
+        try:
+            await deadline.wait(self._fill(receiver, deadline))
+        finally:
+            self._wake_at(1)
+
+    async def _fill(self, receiver: StreamReceiver, deadline: Deadline) -> None:
+        turn, left = 0, receiver.nbytes
         while True:
             early, self._early = self._early, b""  # of other turns
             receiver.take(memoryview(early))
+            left -= len(early)
             if receiver.complete:
                 return
-            nbytes = await self._read_more(receiver.gaps(ARRAYS_AT_ONCE), deadline)
+            gaps = receiver.gaps(ARRAYS_AT_ONCE)
+            while (nbytes := self._read_now(gaps)) is None:
+                self._wake_at(left)
+                await self._readable()
+            if not nbytes:
+                raise asyncio.CancelledError  # the worker has taken its message back, or has gone
             receiver.filled(nbytes)
             deadline.passed(nbytes)
+            left -= nbytes
             turn += nbytes
             if turn >= BYTES_OF_A_TURN:
                 turn = 0
@@ -129,7 +144,7 @@ class DirectConnection:
         """
         _, text, ((_, name),) = refusal
         frame = pb.Frame(refusal=pb.Refusal(error=name, message=text))
-        with suppress(TimeoutError, TimedOut, asyncio.CancelledError):
+        with suppress(TimeoutError, TimedOut, OSError, asyncio.CancelledError):
             async with asyncio.timeout(REFUSAL_SECONDS):
                 await self._write(direct.message(frame), Deadline(REFUSAL_SECONDS))
                 self._socket.shutdown(socket.SHUT_WR)
@@ -145,51 +160,44 @@ class DirectConnection:
     # --- reading --------------------------------------------------------------------------------------------------
 
     async def _rest_of(self, data: bytes, hold: Callable[[int], None], release: Callable[[int], None]) -> SplitFrame:
-        """The frame that begins with these bytes, in time; without its elements if they are many."""
-        deadline = Deadline(self._seconds)
-        data = await self._at_least(direct.PREFIX_BYTES, data, deadline)
+        """The frame that begins with these bytes; without its elements if they are many."""
+        data = await self._at_least(direct.PREFIX_BYTES, data)
         found = direct.lengths(data)
         nbytes = found.end if found.elements <= MAX_INLINE_MESSAGE else found.begin
         hold(nbytes)
         try:
             self._early = data[nbytes:]
-            if len(data) < nbytes:
-                memory = memoryview(bytearray(nbytes))
-                memory[: len(data)] = data
-                await self._read_all(memory[len(data) :], deadline)
-                return direct.header_of(memory, found)
-            return direct.header_of(data[:nbytes], found)
+            if len(data) >= nbytes:
+                return direct.header_of(data[:nbytes], found)
+            memory = memoryview(bytearray(nbytes))
+            memory[: len(data)] = data
+            await self._read_all(memory[len(data) :])
+            return direct.header_of(memory, found)
         except BaseException:
             release(nbytes)
             raise
 
-    async def _at_least(self, nbytes: int, data: bytes, deadline: Deadline | None = None) -> bytes:
+    async def _at_least(self, nbytes: int, data: bytes) -> bytes:
         """These bytes with more, `nbytes` at least."""
         while len(data) < nbytes:
-            more = await self._read_more([self._buffer], deadline)
+            more = await self._read([self._buffer])
+            if not more:
+                raise asyncio.CancelledError  # the worker has taken its message back, or has gone
             data += self._buffer[:more]
         return data
 
-    async def _read_all(self, memory: memoryview, deadline: Deadline) -> None:
+    async def _read_all(self, memory: memoryview) -> None:
         while memory:
-            nbytes = await self._read_more([memory], deadline)
-            deadline.passed(nbytes)
+            nbytes = await self._read([memory])
+            if not nbytes:
+                raise asyncio.CancelledError  # the worker has taken its message back, or has gone
             memory = memory[nbytes:]
 
-    async def _read_more(self, into: Sequence[memoryview], deadline: Deadline | None) -> int:
-        """Read some bytes of a message that has begun: at the end of the connection the worker has taken it back."""
-        nbytes = await self._read(into, deadline)
-        if not nbytes:
-            raise asyncio.CancelledError
-        return nbytes
-
-    async def _read(self, into: Sequence[memoryview], deadline: Deadline | None = None) -> int:
+    async def _read(self, into: Sequence[memoryview]) -> int:
         """Read some bytes; their number, 0 at the end."""
-        while True:
-            nbytes = self._read_now(into)
-            if nbytes is not None:
-                return nbytes
-            await (self._readable() if deadline is None else deadline.wait(self._readable()))
+        while (nbytes := self._read_now(into)) is None:
+            await self._readable()
+        return nbytes
 
     def _read_now(self, into: Sequence[memoryview]) -> int | None:
         """Read what is there; None if that is nothing."""
@@ -211,6 +219,15 @@ class DirectConnection:
             await self._waiting
         finally:
             self._waiting = None
+
+    def _wake_at(self, nbytes: int) -> None:
+        """Have the socket be readable only when this many bytes are there, or those of a turn; at the end always.
+
+        Not under TLS, which has taken some of them already.
+        """
+        if self._plain:
+            with suppress(OSError):
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, min(nbytes, BYTES_OF_A_WAKE))
 
     def _notice(self) -> None:
         """The socket is readable: wake who waits for it, or find out whether the worker has gone during its call."""
@@ -234,14 +251,28 @@ class DirectConnection:
 
     async def _write(self, pieces: Sequence[bytes | memoryview], deadline: Deadline) -> None:
         """Write all of these; other calls have their turns while the socket takes no more."""
-        left = [memoryview(piece) for piece in pieces]
-        while left:
-            nbytes = self._write_now(left)
-            if nbytes is None:
-                await deadline.wait(self._writable())
-                continue
-            deadline.passed(nbytes)
+        left = self._write_some([memoryview(piece) for piece in pieces], None)
+        if left:
+            await deadline.wait(self._write_rest(left, deadline))
+
+    async def _write_rest(self, left: list[memoryview], deadline: Deadline) -> None:
+        writable = asyncio.Event()
+        self._loop.add_writer(self._socket, writable.set)
+        try:
+            while left:
+                await writable.wait()
+                writable.clear()
+                left = self._write_some(left, deadline)
+        finally:
+            self._loop.remove_writer(self._socket)
+
+    def _write_some(self, left: list[memoryview], deadline: Deadline | None) -> list[memoryview]:
+        """Write what the socket takes now; what is left."""
+        while left and (nbytes := self._write_now(left)) is not None:
             left = _after(left, nbytes)
+            if deadline is not None:
+                deadline.passed(nbytes)
+        return left
 
     def _write_now(self, pieces: Sequence[memoryview]) -> int | None:
         try:
@@ -252,14 +283,6 @@ class DirectConnection:
             return None
         except OSError:
             raise asyncio.CancelledError from None
-
-    async def _writable(self) -> None:
-        writable = asyncio.Event()
-        self._loop.add_writer(self._socket, writable.set)
-        try:
-            await writable.wait()
-        finally:
-            self._loop.remove_writer(self._socket)
 
 
 def _after(pieces: list[memoryview], nbytes: int) -> list[memoryview]:
