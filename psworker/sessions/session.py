@@ -651,14 +651,14 @@ class Session:
         self,
         variables: Iterable[BaseVariable],
         receive: Callable[[Sequence[VersionedArray]], object],
-        end: Callable[[], object] = lambda: None,
+        end: Callable[[], object] | None = None,
     ) -> None:
         """Calls `receive` with all values that the servers send, for tensors of another library with their own memory.
 
         `variables` stand for these tensors on the servers, and are forgotten at the end of the session, which calls
         `end`.
         """
-        self._mirror_ends.append(end)
+        self._mirror_ends += [end] if end is not None else []
         self._mirrored += self._names(variables)
         self._replica.receivers.append(receive)
 

@@ -95,7 +95,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             pairs = zip(self.param_groups, self._groups, strict=True)
             gradients = {one: partial(self._gradient, one, group) for group, tensors in pairs for one in tensors}
             self._early = EarlyGradients(self._session, gradients, self._tune)
-        end = (lambda: None) if self._early is None else self._early.close
+        end = None if self._early is None else self._early.close
         self._session.mirror(mirrored, lambda values: receive(self._by_name, values), end)
         note_backward()
         take_loss()
