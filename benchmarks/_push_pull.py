@@ -1,12 +1,17 @@
-"""The variables of Deep MNIST for transport.py: gradients and weights, 13.1 MB each."""
+"""The work of transport.py and links.py: the variables of Deep MNIST, 13.1 MB, pushed and pulled; and an empty call."""
 
 import math
+import time
+from collections.abc import Sequence
 
 import numpy as np
 
 from pswire import optimizers
-from pswire.messages import Declaration
+from pswire.messages import Declaration, Join, Pull, Sender
 from pswire.tensors.values import TensorSpec
+from psworker.client.client import Client
+from psworker.transport import Transport
+from psworker.versions import VersionedArray
 
 SHAPES = {
     "W_conv1": (5, 5, 1, 32),
@@ -32,3 +37,22 @@ def arrays(scale: float, seed: int) -> dict[str, np.ndarray]:
 def declaration(name: str, value: np.ndarray) -> Declaration:
     """Declaration of a variable with Adam."""
     return Declaration(TensorSpec.of(name, value), value, optimizers.Adam(RATE))
+
+
+def push_pull(
+    client: Client, weights: Sequence[VersionedArray], gradients: dict[str, np.ndarray]
+) -> Sequence[VersionedArray]:
+    """One step: pushes all gradients, receives all fresh weights."""
+    pushed = [VersionedArray(weight.name, weight.read, gradients[weight.name]) for weight in weights]
+    return client.push(pushed, None, list(gradients), known_values=weights).result().values
+
+
+def empty(transport: Transport, count: int) -> list[float]:
+    """Milliseconds of each of `count` round trips without tensors, of a call of a training loop."""
+    sender = Sender("empty", transport.call(0, Join(worker="empty"), 30.0).result().incarnation)
+    seen = []
+    for _ in range(count):
+        began = time.perf_counter()
+        transport.call(0, Pull(sender=sender, names=()), 30.0).result()
+        seen.append((time.perf_counter() - began) * 1e3)
+    return seen

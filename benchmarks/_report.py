@@ -92,6 +92,22 @@ def results(text: str) -> list[tuple[str, str, float, str]]:
     return [(m["work"], m["system"], float(m["median"]), m["unit"]) for m in found if m]
 
 
+class Way(NamedTuple):
+    """How tensors reach a server on this host, of which `psworker` and `NetworkTransport` have these options."""
+
+    transport: str
+    shared_memory: bool
+
+    @property
+    def flags(self) -> list[str]:
+        """Options of `psworker local`."""
+        return ["--transport", self.transport, *["--no-shared-memory"] * (not self.shared_memory)]
+
+
+#: By the name in those of systems. With shared memory the messages go over a Unix socket, otherwise over TCP.
+WAYS = {"shared-memory": Way("auto", True), "direct": Way("direct", False), "grpc": Way("grpc", False)}
+
+
 @contextmanager
 def server(*options: str) -> Iterator[str]:
     """The address of a server process that ends with the block."""

@@ -96,7 +96,7 @@ class _Walk:
         with self._clock(LOOK):
             self._shard.inspect(message)
         with self._clock(STEP):
-            region = self._attached.region(header)
+            region = self._attached.region(header.answer_region) if self._shared else None
             answer = await self._entrance.step(message, None, region or ReusedArrays(message))
         self._seen[STEP][-1] -= self._seen[LOOK][-1]  # inspected once more
         with self._clock(ANSWER):

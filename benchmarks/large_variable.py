@@ -2,9 +2,9 @@
 
     python benchmarks/large_variable.py [--gib 3]
 
-Over gRPC, where no message may exceed 2 GB, and over shared memory. The server's peak is compared with its bound: the
-variable, one buffer of its size for the call in progress, 64 MB, and the process at rest with one element. This
-process needs about three times the variable.
+Over gRPC, where no message may exceed 2 GB, direct connections by TCP, and shared memory. The server's peak is compared
+with its bound: the variable, one buffer of its size for the call in progress, 64 MB, and the process at rest with one
+element. This process needs about three times the variable.
 """
 
 import time
@@ -27,14 +27,14 @@ RATE = 0.5
 TIMEOUT = 600.0
 
 
-def run(tensor_transport: str, elements: int) -> None:
-    """Measures one tensor transport."""
+def run(name: str, elements: int) -> None:
+    """Measures one of `_report.WAYS`."""
     nbytes = 4 * elements
-    system = f"paramserver-{tensor_transport.lower().replace(' ', '-')}"
+    system = f"paramserver-{name}"
     limit = 6 * nbytes + GIB  # half for the variable, half for the call in progress
     with (
         _report.server_process("--memory-limit", str(limit), "--shared-memory-limit", str(2 * limit)) as process,
-        closing(NetworkTransport([process.address], shared_memory=tensor_transport == "shared memory")) as transport,
+        closing(NetworkTransport([process.address], **_report.WAYS[name]._asdict())) as transport,
     ):
         client = Client(transport, "worker", TIMEOUT)
         client.join()
@@ -76,7 +76,7 @@ def show(what: str, system: str, began: float, memory: _report.Memory) -> None:
 
 
 def main() -> None:
-    """Measures both tensor transports, as far as memory allows."""
+    """Measures all ways, as far as memory allows."""
     parser = _report.arguments(__doc__.splitlines()[0])
     gib = _report.size(3.0, 0.01)
     parser.add_argument("--gib", type=float, default=gib, help="size of the variable, in units of 1024^3 bytes")
@@ -84,14 +84,11 @@ def main() -> None:
     _report.describe_machine()
     elements = int(options.gib * GIB) // 4
     nbytes = 4 * elements
-    for tensor_transport in ("gRPC", "shared memory"):
+    for name in reversed(_report.WAYS):
         if available() < 6 * nbytes:
-            print(
-                f"skipped {tensor_transport}: it takes {6 * nbytes / GIB:.1f} GiB, "
-                f"and there are {available() / GIB:.1f}"
-            )
+            print(f"skipped {name}: it takes {6 * nbytes / GIB:.1f} GiB, and there are {available() / GIB:.1f}")
         else:
-            run(tensor_transport, elements)
+            run(name, elements)
 
 
 def available() -> int:

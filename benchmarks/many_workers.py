@@ -5,15 +5,17 @@
     python benchmarks/many_workers.py --shards 2 4 --model spread      # a variable on each shard, 20 floats in all
     python benchmarks/many_workers.py --workers 1 --shards 1 2 --model spread --floats 1000000
 
-Server processes of `psserver serve`, and workers with the client of sessions (`psworker.client.client`, gRPC on
-loopback). A worker pushes, waits for the answer with the fresh weights, and pushes again. Workers are threads of one
-process per core: 100 processes would start every push with a cold cache and take about twice the processor time, so the
-workers, not the server, would be the limit.
+Server processes of `psserver serve`, and workers with the client of sessions (`psworker.client.client`), over Unix
+sockets, direct connections by TCP, and gRPC. A worker pushes, waits for the answer with the fresh weights, and pushes
+again. Workers are threads of one process per core: 100 processes would start every push with a cold cache and take
+about twice the processor time, so the workers, not the server, would be the limit.
 
 "processor-server" is the processor time per push of all servers, "processor-workers" that of all workers. If their sum
 exceeds the machine, workers and servers compete; compare versions by the processor time of the servers.
 """
 
+import itertools
+import math
 import multiprocessing
 import os
 import time
@@ -49,11 +51,15 @@ class Run(NamedTuple):
     servers: float
 
 
-def work(addresses: list[str], names: list[str], floats: int, numbers: list[int], parent: Connection) -> None:
+def work(
+    addresses: list[str], way: _report.Way, names: list[str], floats: int, numbers: list[int], parent: Connection
+) -> None:
     """A process of workers: they join, receive the window, push, and report their pushes within it."""
     with ThreadPoolExecutor(len(numbers)) as pool, ExitStack() as stack:
         clients = [
-            stack.enter_context(closing(Client(NetworkTransport(addresses), f"worker-{number}", TIMEOUT)))
+            stack.enter_context(
+                closing(Client(NetworkTransport(addresses, **way._asdict()), f"worker-{number}", TIMEOUT))
+            )
             for number in numbers
         ]
         registered = list(pool.map(partial(join, names, floats), clients))
@@ -90,7 +96,7 @@ def push(client: Client, wholes: list[VersionedArray], begin: float, end: float)
     return np.array(seen)
 
 
-def measure(addresses: list[str], pids: list[int], names: list[str], floats: int, count: int) -> Run:
+def measure(addresses: list[str], pids: list[int], way: _report.Way, names: list[str], floats: int, count: int) -> Run:
     """Measures `count` workers, and the processor time of the servers meanwhile."""
     context = multiprocessing.get_context("spawn")
     cores = len(os.sched_getaffinity(0))
@@ -98,13 +104,14 @@ def measure(addresses: list[str], pids: list[int], names: list[str], floats: int
     for first in range(min(count, cores)):
         here, there = context.Pipe()
         numbers = list(range(first, count, cores))
-        process = context.Process(target=work, args=(addresses, names, floats, numbers, there), daemon=True)
+        process = context.Process(target=work, args=(addresses, way, names, floats, numbers, there), daemon=True)
         process.start()
         there.close()
         pipes.append(here)
         processes.append(process)
     for pipe in pipes:
         pipe.recv()
+    wait_until_idle(pids)
     begin = time.monotonic() + WARM_UP
     end = begin + WINDOW
     for pipe in pipes:
@@ -122,6 +129,13 @@ def between(begin: float, end: float, count: Callable[[], float]) -> float:
     before = count()
     time.sleep(max(0.0, end - time.monotonic()))
     return count() - before
+
+
+def wait_until_idle(pids: list[int]) -> None:
+    """Waits until servers have loaded what they load beside their first calls, such as compiled update rules."""
+    used = math.inf
+    while used > 0.02:
+        used = between(time.monotonic(), time.monotonic() + 0.5, lambda: sum(map(processor_time, pids)))
 
 
 def processor_time(pid: int) -> float:
@@ -152,6 +166,7 @@ def main() -> None:
     """Measures each number of workers with fresh servers."""
     parser = _report.arguments(__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, nargs="+", default=WORKERS, help="numbers, one run for each")
+    parser.add_argument("--ways", choices=_report.WAYS, nargs="+", default=[*_report.WAYS], help="one run for each")
     parser.add_argument("--shards", type=int, nargs="+", default=[1], help="numbers, one run for each")
     parser.add_argument("--model", choices=["one", "spread"], default="one", help="variables on one shard, or on all")
     parser.add_argument("--floats", type=int, default=FLOATS, help="elements of all variables; Adam unless 20")
@@ -160,16 +175,17 @@ def main() -> None:
     began = time.monotonic()
     for shards in options.shards:
         names = [f"w{index}" for index in range(shards if options.model == "spread" else 1)]
-        for count in options.workers:
+        for count, name in itertools.product(options.workers, options.ways):
             with ExitStack() as stack:
                 serve = ("--bind", "127.0.0.1:0", "--lease", "60", "--shard")
                 servers = [
                     stack.enter_context(_report.server_process(*serve, f"{shard}/{shards}")) for shard in range(shards)
                 ]
                 pids = [one.pid for one in servers]
-                run = measure([one.address for one in servers], pids, names, options.floats, count)
+                addresses = [one.address for one in servers]
+                run = measure(addresses, pids, _report.WAYS[name], names, options.floats, count)
             where = "" if shards == 1 else f"-{shards}-shards-{options.model}"
-            show(f"paramserver-{count}w{where}", run)
+            show(f"paramserver-{name}-{count}w{where}", run)
     print(f"took {time.monotonic() - began:.0f} s")
 
 

@@ -1,4 +1,4 @@
-"""The cost of tokens and TLS: push and pull of 31 KB and of 13.1 MB, through shared memory and by gRPC, in turns.
+"""The cost of tokens and TLS: push and pull of 31 KB and of 13.1 MB, in all ways that tensors have, in turns.
 
     python benchmarks/security.py
 
@@ -67,15 +67,14 @@ class Worker:
         return (time.perf_counter() - began) / count * 1e6
 
 
-def measure(work: str, systems: dict[str, tuple[tuple[str, ...], Credentials]], *, shared_memory: bool) -> None:
+def measure(work: str, name: str, systems: dict[str, tuple[tuple[str, ...], Credentials]]) -> None:
     """Prints the medians of all systems, and the ratio to the first of the fastest turns, which load disturbs least."""
     shape, count, turns = WORKS[work]
-    name = f"{work}-{'shared-memory' if shared_memory else 'grpc'}"
     with ExitStack() as stack:
         workers = {}
         for system, (options, credentials) in systems.items():
             address = stack.enter_context(_report.server(*options))
-            transport = NetworkTransport([address], credentials, shared_memory=shared_memory)
+            transport = NetworkTransport([address], credentials, **_report.WAYS[name]._asdict())
             workers[system] = Worker(stack.enter_context(closing(Client(transport, "w0", 60.0))), shape)
         for worker in workers.values():
             worker.push(count)
@@ -87,18 +86,18 @@ def measure(work: str, systems: dict[str, tuple[tuple[str, ...], Credentials]], 
     least = min(seen["plain"])
     for system, found in seen.items():
         ratio = f"(fastest turn {min(found):.0f} us, {min(found) / least:.3f} of plain; {turns} turns of {count})"
-        print(f"RESULT {name} paramserver-{system} {statistics.median(found):.0f} us {ratio}", flush=True)
+        print(f"RESULT {work}-{name} paramserver-{system} {statistics.median(found):.0f} us {ratio}", flush=True)
 
 
 def main() -> None:
-    """All works, with shared memory and without."""
+    """All works, in all ways."""
     _report.arguments(__doc__.splitlines()[0]).parse_args()
     _report.describe_machine()
     with tempfile.TemporaryDirectory() as folder:
         systems = variants(Path(folder))
         for work in WORKS:
-            for shared_memory in _report.size((True, False), (False,)):
-                measure(work, systems, shared_memory=shared_memory)
+            for name in _report.size([*_report.WAYS], ["direct"]):
+                measure(work, name, systems)
 
 
 if __name__ == "__main__":

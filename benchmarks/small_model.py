@@ -3,7 +3,8 @@
     python benchmarks/small_model.py                      # ours alone
     python benchmarks/small_model.py --peers .peers       # in turn with TensorFlow's ParameterServerStrategy
 
-paramserver runs the whole job as `psworker local` does: batches, forward and backward, push, fresh weights.
+paramserver runs the whole job as `psworker local` does: batches, forward and backward, push, fresh weights; with shared
+memory, over direct connections by TCP, and over gRPC.
 Each worker has one BLAS thread: a second one slows this small product down.
 """
 
@@ -45,12 +46,13 @@ with ps.session() as session:
 """
 
 
-def ours(workers: int) -> float:
+def ours(way: _report.Way, workers: int) -> float:
     """The median of steps per second over the windows of one run."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "worker.py"
         script.write_text(WORKER)
         local = ["-m", "psworker", "local", "--workers", str(workers), "--threads", "1", "--progress", "off"]
+        local += way.flags
         output = subprocess.run(
             [sys.executable, *local, str(script)], capture_output=True, text=True, timeout=170, check=True
         ).stdout
@@ -68,13 +70,15 @@ def main() -> None:
     began = time.monotonic()
     for _ in range(options.rounds):
         for workers in _report.size((1, 2), (1,)):
-            figures.add(f"paramserver-{workers}w", ours(workers))
+            for name, way in _report.WAYS.items():
+                figures.add(f"paramserver-{name}-{workers}w", ours(way, workers))
             if options.peers:
                 script = options.peer_scripts / "small_sparse_tf.py"
                 for work, system, median, _ in _report.run_peer(options.peers, "tf", script, str(workers)):
                     if work == "small":
                         figures.add(system, median)
-    figures.report([(f"paramserver-{n}w", f"tensorflow-ps-{n}w") for n in (1, 2)], more_is_better=True)
+    pairs = [(f"paramserver-{name}-{n}w", f"tensorflow-ps-{n}w") for name in _report.WAYS for n in (1, 2)]
+    figures.report(pairs, more_is_better=True)
     print(f"took {time.monotonic() - began:.0f} s")
 
 

@@ -3,10 +3,11 @@
     python benchmarks/sparse.py                      # ours alone
     python benchmarks/sparse.py --peers .peers       # in turn with TensorFlow's ParameterServerStrategy
 
-One server process and one worker process over gRPC on loopback, as `psworker local` runs them, through the public API:
-a step is `ops.embedding`, `gradients` of its result, and `apply_gradients`. The gradient is that of the peer's script:
-row * 0.01 + 0.001. At the end the worker checks some rows against Adagrad in float64. `paramserver-fast` uses numba, if
-installed; `-overlap` uses `--overlap`: the next rows are pulled while the last push is in progress.
+One server process and one worker process, as `psworker local` runs them, through the public API, with shared memory,
+over direct connections by TCP, and over gRPC: a step is `ops.embedding`, `gradients` of its result, and
+`apply_gradients`. The gradient is that of the peer's script: row * 0.01 + 0.001. At the end the worker checks some rows
+against Adagrad in float64. `-fast` uses numba, if installed; `-overlap` uses `--overlap`: the next rows are pulled
+while the last push is in progress.
 """
 
 import importlib.util
@@ -66,13 +67,13 @@ with ps.session() as session:
 """
 
 
-def ours(system: str) -> float:
+def ours(system: str, way: _report.Way) -> float:
     """The median of steps per second over the windows of one run, with or without numba and overlap."""
     with tempfile.TemporaryDirectory() as folder, _report.kernels(numba="fast" in system) as environment:
         script = Path(folder) / "worker.py"
         script.write_text(WORKER)
         local = ["-m", "psworker", "local", "--workers", "1", "--threads", "1", "--progress", "off"]
-        local += ["--overlap"] * system.endswith("overlap")
+        local += [*way.flags, *["--overlap"] * system.endswith("overlap")]
         output = subprocess.run(
             [sys.executable, *local, str(script)],
             capture_output=True,
@@ -90,14 +91,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=_report.size(2, 1))
     options = parser.parse_args()
     _report.describe_machine()
-    systems = ["paramserver", "paramserver-overlap"]
-    if not _report.SMALLEST and importlib.util.find_spec("numba"):
-        systems += ["paramserver-fast", "paramserver-fast-overlap"]
+    kernels = ["", "-fast"] if not _report.SMALLEST and importlib.util.find_spec("numba") else [""]
+    systems = {
+        f"paramserver-{name}{kernel}{overlap}": way
+        for name, way in _report.WAYS.items()
+        for kernel in kernels
+        for overlap in ("", "-overlap")[: 1 + way.shared_memory]
+    }
     figures = _report.Figures("sparse", "steps/s")
     began = time.monotonic()
     for _ in range(options.rounds):
-        for system in systems:
-            figures.add(system, ours(system))
+        for system, way in systems.items():
+            figures.add(system, ours(system, way))
         if options.peers:
             script = options.peer_scripts / "small_sparse_tf.py"
             for work, peer, median, _ in _report.run_peer(options.peers, "tf", script, "1"):

@@ -9,7 +9,6 @@ from pathlib import Path
 from psserver.key_file import KEY_BYTES, user_key
 from pswire.addresses import check_address
 from pswire.errors import ConfigurationError
-from pswire.limits import MAX_PORT
 from pswire.security.exposure import check_exposure
 from pswire.security.token_files import read_tokens
 from pswire.specs.checkpoints import CheckpointEvery, JournalSync
@@ -54,15 +53,6 @@ def parse_timeout(text: str) -> float | None:
         return check_number("", float(text), 0, open_low=True)
     except ValueError:
         raise ConfigurationError(f"{text!r}: write a number of seconds above 0, or off") from None
-
-
-def parse_port(text: str) -> int | None:
-    """A port, 0 for a free one; None for "off". Raises `ConfigurationError`."""
-    if text.strip() == "off":
-        return None
-    if re.fullmatch("[0-9]{1,5}", text.strip()) and int(text) <= MAX_PORT:
-        return int(text)
-    raise ConfigurationError(f"{text!r}: write a port up to {MAX_PORT}, 0 for a free one, or off")
 
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}

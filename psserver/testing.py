@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from psserver.config import ServerConfig, parse_port, parse_size, parse_timeout
+from psserver.config import ServerConfig, parse_size, parse_timeout
 from psserver.rpc.server import ServerThread
+from pswire.addresses import parse_port
 from pswire.errors import ConfigurationError
 from pswire.specs.checkpoints import JournalSync, parse_checkpoint_every
 from pswire.specs.consistency import parse_consistency, parse_staleness

@@ -6,6 +6,7 @@ import re
 import socket
 
 from pswire.errors import ConfigurationError
+from pswire.limits import MAX_PORT
 
 #: Where `psserver serve` listens by default, and where the other commands look for it.
 DEFAULT_ADDRESS = "127.0.0.1:7070"
@@ -33,7 +34,7 @@ def check_address(text: str) -> str:
             f"{text!r}: needs unix: and an absolute path of at most {_MAX_SOCKET_PATH} bytes, such as unix:/run/ps.sock"
         )
     host, _, port = address.rpartition(":")
-    if _is_host(host) and _PORT.fullmatch(port) and int(port) <= 65535:
+    if _is_host(host) and _PORT.fullmatch(port) and int(port) <= MAX_PORT:
         return address
     raise ConfigurationError(f"{text!r} is not an address: use host:port, [IPv6 address]:port or unix:/path")
 
@@ -56,20 +57,29 @@ def _is_host(host: str) -> bool:
     return True
 
 
+def parse_port(text: str) -> int | None:
+    """A port, 0 for a free one; None for "off". Raises `ConfigurationError`."""
+    if text.strip() == "off":
+        return None
+    if _PORT.fullmatch(text.strip()) and int(text) <= MAX_PORT:
+        return int(text)
+    raise ConfigurationError(f"{text!r}: write a port up to {MAX_PORT}, 0 for a free one, or off")
+
+
 def shard_addresses(bind: str, shards: int) -> tuple[str, ...]:
     """The addresses on which the shards of one machine listen: ports that follow each other, or free ones for port 0.
 
     shard_addresses("0.0.0.0:7070", 2) == ("0.0.0.0:7070", "0.0.0.0:7071")
 
     A host without a port has port 0. Of several Unix sockets each has the shard's number at its end. Raises
-    `ConfigurationError` for an invalid address, or a last port above 65535.
+    `ConfigurationError` for an invalid address, or a last port above `MAX_PORT`.
     """
     if bind.strip().startswith("unix:"):
         return tuple([check_address(f"{bind}.{shard}") for shard in range(shards)]) if shards > 1 else (bind,)
     address = f"{bind.strip()}:0" if _is_host(bind.strip()) else check_address(bind)
     host, _, port = address.rpartition(":")
     last = int(port) + shards - 1
-    if last > 65535:
+    if last > MAX_PORT:
         raise ConfigurationError(f"{bind!r}: {shards} shards need ports up to {last}: use a lower one")
     return tuple([f"{host}:{int(port) + shard if int(port) else 0}" for shard in range(shards)])
 

@@ -160,13 +160,16 @@ class WorkerConfig:
     transport: Annotated[
         str,
         Option(
-            "What carries tensors: connections beside gRPC where they can be made (auto), or one of both.",
+            "What carries tensors: direct connections to the second port of a server where it is reached, otherwise "
+            "gRPC (auto); or one of both.",
             "Transfer",
             choices=TRANSPORTS,
             cluster=True,
         ),
     ] = "auto"
-    shared_memory: Annotated[bool, Option("Share memory with servers on this host.", "Advanced", cluster=True)] = True
+    shared_memory: Annotated[
+        bool, Option("Share memory with servers on this host, and use their Unix sockets.", "Advanced", cluster=True)
+    ] = True
     checkpoint_dir: Annotated[str, Option(path="folder")] = ""
     checkpoint_every: Annotated[CheckpointEvery, Option(parse=parse_checkpoint_every)] = DEFAULT_CHECKPOINT_EVERY
     keep: Annotated[int, Option(least=1)] = 5

@@ -35,12 +35,11 @@ from psserver.cli.security_commands import certs_command, token_group
 from psserver.config import (
     CLIENT_CERTIFICATES,
     ServerConfig,
-    parse_port,
     parse_shard,
     parse_size,
     parse_timeout,
 )
-from pswire.addresses import DEFAULT_ADDRESS, check_address, local_address
+from pswire.addresses import DEFAULT_ADDRESS, check_address, local_address, parse_port
 from pswire.errors import ParamServerError
 from pswire.network.channel import check_health
 from pswire.network.discovery import parse_servers
@@ -120,6 +119,13 @@ _FILE, _COUNT = click.Path(dir_okay=False, path_type=Path), {"kind": int, "metav
         type=_ADDRESS,
         default=DEFAULT_ADDRESS,
         help="Address to listen on: host:port, [v6]:port or unix:/path; port 0 is a free one.",
+    ),
+    option(
+        "--direct-port",
+        type=Parsed("PORT|off", parse_port),
+        default="0",
+        show_default="a free one",
+        help="A second port, on which workers push and pull without gRPC; 0: a free one, off: none.",
     ),
     option("--shard", type=_SHARD, default="0/1", help="Index of this shard, from 0, and number of shards of the job."),
     _field(
@@ -241,14 +247,7 @@ _FILE, _COUNT = click.Path(dir_okay=False, path_type=Path), {"kind": int, "metav
     _field("max-calls", "Concurrent unary calls; workers retry excess ones.", **_COUNT),
     _field("journal-limit", "Size of the journal; a checkpoint begins at half of it.", _SIZE, show_default="4G"),
     _field("keep-memory", "Keep the memory of freed arrays: faster, but the process never shrinks."),
-    option(
-        "--direct-port",
-        type=Parsed("PORT|off", parse_port),
-        default="0",
-        show_default="a free one",
-        help="Port on which workers push and pull without gRPC; 0: a free one.",
-    ),
-    _field("shared-memory", "Share memory with workers of this host and user."),
+    _field("shared-memory", "Share memory, and a Unix socket, with workers of this host and user."),
     _field(
         "shared-memory-limit",
         "Shared memory for all workers; at most half for one.",

@@ -236,6 +236,7 @@ class Service:
             piece = frame.header.WhichOneof("piece") or "call"
             if piece == "attach":
                 self._executor.shard.check_sender(caller.sender)
+                StreamReceiver(frame.data, None, frame.follows).check_data()
                 reply = pb.Frame(attached=attached.attach(frame.header.attach))
                 await channel.send(reply, StreamSender(), Deadline(self._timeout))
                 return
@@ -274,7 +275,7 @@ class Service:
             proto = request_of(frame)
             self._check_sender(proto, caller)
             shared = SharedReceiver(attached.memories) if attached.memories else None
-            receiver = StreamReceiver(frame.data, shared)
+            receiver = StreamReceiver(frame.data, shared, frame.follows)
             large = _is_large(proto, frame.nbytes)
             message, nbytes = await aside(_read, frame, receiver) if large else _read(frame, receiver)
             streamed = receiver.nbytes if frame.data is None else len(frame.data)

@@ -24,16 +24,22 @@ from pswire.specs.initializers import RowInitializer
 from pswire.specs.vectors import Operation, check_operation
 from pswire.tensors.compression import INDEX_DTYPES, Packed, parts_fit
 from pswire.tensors.transport import TensorReceiver, TensorSender
-from pswire.tensors.values import DTYPES, MAX_DIMENSIONS, MAX_NAME_LENGTH, Array, IndexedSlices, Part, TensorSpec
+from pswire.tensors.values import (
+    DTYPE_NAMES,
+    DTYPES,
+    MAX_DIMENSIONS,
+    MAX_NAME_LENGTH,
+    Array,
+    IndexedSlices,
+    Part,
+    TensorSpec,
+)
 from pswire.v1 import paramserver_pb2 as pb
 from pswire.v1 import state_pb2 as spb
 
-#: By dtype: numpy takes 2 microseconds for each `dtype.name`.
-_DTYPE_NAMES = {kind: name for name, dtype in DTYPES.items() for kind in (dtype, dtype.newbyteorder(">"))}
-
 
 def _put_array(name: str, array: Array | Packed, tensor: pb.Tensor, sender: TensorSender) -> None:
-    dtype = _DTYPE_NAMES.get(array.dtype)
+    dtype = DTYPE_NAMES.get(array.dtype)
     if dtype is None:
         raise ValueError(f"variable {name!r} has the dtype {array.dtype}, which is none of {', '.join(DTYPES)}")
     tensor.name = name

@@ -80,4 +80,5 @@ def header_of(data: bytes | memoryview, found: Lengths) -> SplitFrame:
     """The header of a message that is there up to its elements; with those, if they are there too."""
     complete = len(data) >= found.end
     elements = memoryview(data).toreadonly()[found.begin : found.end] if found.elements and complete else None
-    return split_with(bytes(data[PREFIX_BYTES : found.header_end]), elements, found.end if complete else found.begin)
+    nbytes, follows = (found.end, 0) if complete else (found.begin, found.elements)
+    return split_with(bytes(data[PREFIX_BYTES : found.header_end]), elements, nbytes, follows)

@@ -57,6 +57,7 @@ class Incoming:
         data, chunk: elements, if any.
         nbytes: of the header.
         message: the bytes of the message in the header; None if it has none, or has it in several pieces.
+        follows: bytes of elements that come behind the frame; None if that is not known.
     """
 
     header: pb.Frame
@@ -64,13 +65,14 @@ class Incoming:
     chunk: memoryview | None = None
     nbytes: int = field(default=0, compare=False)
     message: memoryview | None = field(default=None, compare=False)
+    follows: int | None = field(default=None, compare=False)
 
 
 @dataclass(slots=True)
 class SplitFrame:
     """The bytes of a frame: `head` is for protobuf to parse, field by field; `elements` follow it.
 
-    `messages` has those of each field that has a message in it.
+    `messages` has those of each field that has a message in it; `follows` is that of `Incoming`.
     """
 
     nbytes: int
@@ -78,6 +80,7 @@ class SplitFrame:
     head_bytes: int
     elements: dict[int, memoryview]
     messages: list[memoryview]
+    follows: int | None = None
 
     def parse(self, parse: Callable[[Proto, bytes], None] = parse) -> Incoming:
         """The frame, whose message is parsed by `parse`. Raises `Malformed`.
@@ -98,7 +101,8 @@ class SplitFrame:
             message.SetInParent()
             parse(message, part[place:])
         message = self.messages[0] if len(self.messages) == 1 else None
-        return Incoming(header, self.elements.get(_DATA), self.elements.get(_CHUNK), self.head_bytes, message)
+        data, chunk = self.elements.get(_DATA), self.elements.get(_CHUNK)
+        return Incoming(header, data, chunk, self.head_bytes, message, self.follows)
 
 
 def split(frame: bytes) -> SplitFrame:
@@ -133,14 +137,14 @@ def split(frame: bytes) -> SplitFrame:
     return SplitFrame(end, rest, head_bytes, elements, messages)
 
 
-def split_with(head: bytes, data: memoryview | None, nbytes: int) -> SplitFrame:
-    """A frame whose elements have come apart from its header; with the bytes of all. Raises `Malformed`."""
+def split_with(head: bytes, data: memoryview | None, nbytes: int, follows: int) -> SplitFrame:
+    """A frame whose elements come apart from its header, or `follow`; with the bytes of all. Raises `Malformed`."""
     found = split(head)
     if found.elements:
         raise Malformed("the header of a direct message has no elements: they follow it")
     if data is not None:
         found.elements[_DATA] = data
-    found.nbytes = nbytes
+    found.nbytes, found.follows = nbytes, follows
     return found
 
 

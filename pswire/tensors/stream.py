@@ -89,14 +89,17 @@ class StreamReceiver:
 
     One decoding is enough if all elements are there already: inside the message, in the `data` of its frame (read-only)
     or in `shared` memory. Streamed tensors are identified by their order, so both decodings must be of one message.
+    `follows`: bytes that come behind the frame, if that is known.
 
     Attributes:
         nbytes: of the tensors that follow in chunks, as the decoded message announces.
     """
 
-    def __init__(self, data: memoryview | None = None, shared: TensorReceiver | None = None) -> None:
+    def __init__(
+        self, data: memoryview | None = None, shared: TensorReceiver | None = None, follows: int | None = None
+    ) -> None:
         self.nbytes = 0
-        self._shared = shared
+        self._shared, self._follows = shared, follows
         self._data, self._used = data, 0
         self._specs: list[TensorSpec] = []  # of the tensors that follow in chunks
         self._arrays: Iterator[Array] | None = None
@@ -134,9 +137,11 @@ class StreamReceiver:
         return array
 
     def check_data(self) -> None:
-        """Raises `Malformed` if the frame has more data than its tensors; call it after decoding."""
+        """Raises `Malformed` if the frame has other data than its tensors, or behind it; call it after decoding."""
         if self._data is not None and self._used != len(self._data):
             raise Malformed(f"tensors of {self._used} bytes were declared, but {len(self._data)} bytes were received")
+        if self._follows is not None and self._follows != self.nbytes:
+            raise Malformed(f"tensors of {self.nbytes} bytes were declared, but {self._follows} bytes follow")
 
     def allocate(self) -> None:
         """Allocates the arrays, or raises `TooLarge`; call it once, when `nbytes` and the placeholders were checked."""

@@ -20,6 +20,9 @@ DTYPES: dict[str, np.dtype[Any]] = {
     for name in ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
 }
 
+#: Their names, of either byte order: numpy takes 2 microseconds for each `dtype.name`.
+DTYPE_NAMES = {kind: name for name, dtype in DTYPES.items() for kind in (dtype, dtype.newbyteorder(">"))}
+
 MAX_DIMENSIONS = 16
 MAX_NAME_LENGTH = 256
 

@@ -26,7 +26,8 @@ class Job:
     listens, by default a free port of the loopback interface; `security` is what they ask for. `http` is the address of
     the live page; None: there is none. `log_level` and `log_format` are for all processes; "": as each has it by
     default, of servers and the page's process "warning". `guard` is what the convergence guard does: one of
-    `psjob.terminal.guard_option.MODES`. `optimizers` is the option of the servers.
+    `psjob.terminal.guard_option.MODES`. `optimizers` is the option of the servers. `direct_port` is that of
+    the first server's direct transport, after which come those of the others; 0: free ones; None: no server has one.
 
     Raises `ConfigurationError` for fewer workers than a synchronous update waits for, and for servers that other
     machines would reach without TLS or tokens.
@@ -50,6 +51,7 @@ class Job:
     http: str | None = None
     guard: str = "warn"
     optimizers: str = ""
+    direct_port: int | None = 0
 
     def __post_init__(self) -> None:
         """Refuse a job that would wait for more workers than it has."""
@@ -89,7 +91,9 @@ class Job:
 
     def server_command(self, shard: int, bind: str) -> list[str]:
         """Module and arguments of a shard that listens on `bind`."""
-        options = ["--consistency", str(self.consistency), "--staleness", str(self.staleness)]
+        port = self.direct_port and self.direct_port + shard
+        options = ["--direct-port", "off" if port is None else str(port)]
+        options += ["--consistency", str(self.consistency), "--staleness", str(self.staleness)]
         options += ["--no-shared-memory"] * (not self.worker_options.get("shared_memory", True))
         options += self.run_folder.server_options() if self.run_folder else []
         return ["psserver", "serve", "--bind", bind, "--shard", f"{shard}/{self.shards}", *options]

@@ -10,6 +10,7 @@ from click.core import ParameterSource
 from psjob.terminal.guard_option import guard_option
 from psjob.terminal.log_options import log_options
 from psjob.terminal.options import Parsed, option, section
+from pswire.addresses import parse_port
 from pswire.errors import ConfigurationError
 from pswire.specs.checkpoints import parse_checkpoint_every
 from pswire.specs.consistency import parse_consistency, parse_staleness
@@ -161,6 +162,13 @@ _CLUSTER_OPTIONS = (
             metavar="FILE|NAME",
             default="",
             show_default="built-in optimizers alone",
+        ),
+        server_option(
+            "direct-port",
+            "Second port of the first server, to push and pull without gRPC; each further one has the next. off: none.",
+            type=Parsed("PORT|off", parse_port),
+            default="0",
+            show_default="free ones",
         ),
     ),
     section(

@@ -74,7 +74,8 @@ def session(
             the next gradient (`psworker.client.error_feedback`).
         transport: what carries tensors to servers: "direct", connections beside gRPC; "grpc"; or "auto", the first
             where it can be reached; a line of the log says where it cannot ["auto"].
-        shared_memory: whether tensors go through shared memory to servers on this host [True].
+        shared_memory: whether tensors go through shared memory to servers on this host, and calls through their Unix
+            sockets [True].
         checkpoint_dir: the folder of this job's checkpoints and of its best model, made if it is not there [none].
         checkpoint_every: the interval between checkpoints, such as "60s", "5m" or "1000steps" ["60s"]. One more is
             written at the end of the session, also after an exception.

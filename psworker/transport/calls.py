@@ -96,8 +96,13 @@ class TransferCall:
 
     def _failed(self, error: BaseException) -> None:
         """Ends the stream; raises an error of the network as one of ours."""
-        self._stream.end()
+        stream, ahead = self._stream, self._ahead
         self._ahead = None  # it has the error, whose traceback has this call
+        if ahead is None:
+            stream.end()
+        else:  # when its thread has left it
+            stream.cancel()
+            ahead.add_done_callback(lambda _: stream.end())
         self._connection.deadlines.drop(self._deadline)
         if isinstance(error, grpc.RpcError | OSError):
             raise self._connection.error_of(error, self._deadline) from error
@@ -133,7 +138,7 @@ class TransferCall:
         if self._span is not None:
             self._span.child("wait", self._sent, time_ns(), server=address)
         shared = None if pool is None else AnswerReceiver(self._segments, pool)
-        receiver = StreamReceiver(first.data, shared)
+        receiver = StreamReceiver(first.data, shared, first.follows)
         answer = _checked(self._message, from_frame(first, receiver))
         if receiver.nbytes:
             limit = MAX_BYTES if self._sizes is None else sum(self._sizes)

@@ -40,8 +40,8 @@ SHARED_MEMORY = "shared memory"
 _BROKEN = grpc.RpcError, grpc.FutureCancelledError, OSError
 _OF_CONNECTIONS = (*_BROKEN, ValueError, RuntimeError)
 
-#: Seconds to wait before a direct port that was not reached is tried again.
-DIRECT_PAUSE = 10.0
+#: Seconds to wait before a direct port that was not reached is tried again: at first, and at most if gRPC goes on.
+DIRECT_PAUSE, LONGEST_PAUSE = 10.0, 600.0
 
 
 class MemberTokens:
@@ -110,8 +110,8 @@ class Connection:
         self._closed, self._moved_to = False, ""
         self._tensor_transport, self._shares = "", options.shared_memory
         self._direct = ms.DirectAddress()
-        self._direct_from = 0.0  # when it may be tried
-        self._not_reached = ""  # why it was not, until that is logged
+        self._direct_from, self._pause = 0.0, DIRECT_PAUSE  # when it may be tried, and the pause after that
+        self._not_reached, self._logged = "", False  # why it was not
         self._probed = False
         self._joined: bool = before is not None and before._joined
 
@@ -169,6 +169,7 @@ class Connection:
             with self._lock:
                 if where != self._direct:
                     self._direct, self._direct_from = where, 0.0
+                    self._pause, self._logged = DIRECT_PAUSE, False
 
     def stream(self, message: Request | None, seconds: float) -> TransferStream:
         """An idle stream of the sender of a message, or a new one, direct if possible.
@@ -179,7 +180,7 @@ class Connection:
         found = self._idle_stream(token, (DIRECT, GRPC)) or self._open_direct(token, seconds)
         if found is not None:
             return found
-        if self._options.transport == "direct":
+        if self._options.transport == "direct" and not self._closed:
             raise Unavailable(
                 f"the direct port of the server at {self.address} was not reached: "
                 f"{self._not_reached or 'it has announced none'}; see --direct-port of psserver serve, or use "
@@ -206,9 +207,11 @@ class Connection:
             elif pool is not None and pool.count:
                 self._tensor_transport = SHARED_MEMORY
             if stream.name == GRPC and self._not_reached:
-                text = "the direct port %d of the server at %s was not reached, so tensors go by gRPC: %s"
-                logger.info(text, self._direct.port, self.address, self._not_reached)
-                self._not_reached = ""
+                if not self._logged:
+                    text = "the direct port %d of the server at %s was not reached, so tensors go by gRPC: %s"
+                    logger.info(text, self._direct.port, self.address, self._not_reached)
+                self._not_reached, self._logged = "", True
+                self._pause = min(2 * self._pause, LONGEST_PAUSE)
             if not self._closed:
                 self._idle.append(stream)
                 return
@@ -229,7 +232,7 @@ class Connection:
         return None
 
     def _direct_is_due(self) -> bool:
-        if self._options.transport == "grpc" or not (self._direct.port or self._direct.socket):
+        if self._closed or self._options.transport == "grpc" or not (self._direct.port or self._direct.socket):
             return False
         return time.monotonic() >= self._direct_from
 
@@ -247,10 +250,11 @@ class Connection:
             found = open_direct(self.address, where, credentials, hello, seconds, unix=self._options.shared_memory)
         except NotReached as error:
             with self._lock:
-                self._direct_from, self._not_reached = time.monotonic() + DIRECT_PAUSE, str(error)
+                self._direct_from, self._not_reached = time.monotonic() + self._pause, str(error)
             return None
         stream = DirectStream(found, token, share=share)
         with self._lock:
+            self._pause, self._logged = DIRECT_PAUSE, False
             self._direct_streams.add(stream)
             if self._closed:
                 stream.cancel()

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
-from pswire.errors import FAMILY, InternalError
+from pswire.errors import FAMILY, ConfigurationError, InternalError, Malformed
 from pswire.messages import DirectAddress
+from pswire.network.sockets import NOT_READY, read_records, set_options, wake_at
 from pswire.security.credentials import Credentials
 from pswire.tensors import direct
 from pswire.tensors.frame import Incoming
@@ -50,7 +51,7 @@ def open_direct(
             continue
         try:
             return _greeted(connect(address, where, credentials, seconds), hello)
-        except (OSError, NotShared) as error:
+        except (OSError, NotShared, ConfigurationError) as error:
             reason = getattr(error, "strerror", None) or str(error)
     raise NotReached(reason)
 
@@ -67,13 +68,13 @@ def _tcp(address: str, where: DirectAddress, credentials: Credentials, seconds: 
     host = address.rpartition(":")[0].strip("[]")
     connection = socket.create_connection((host, where.port), timeout=seconds)
     with _closed_on_error(connection):
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * UNREACHABLE_SECONDS)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_COUNT)
+        set_options(
+            connection,
+            idle=KEEPALIVE_IDLE,
+            interval=KEEPALIVE_INTERVAL,
+            count=KEEPALIVE_COUNT,
+            unreachable=UNREACHABLE_SECONDS,
+        )
         if credentials.tls:
             connection = credentials.context().wrap_socket(connection, server_hostname=credentials.tls_name or host)
     return connection
@@ -89,7 +90,7 @@ def _greeted(connection: socket.socket, hello: pb.Hello) -> socket.socket:
             if not more or not direct.GREETING.startswith(greeting):
                 raise OSError(f"what listens there has another protocol, or another version of it: {greeting!r}")
         connection.sendall(b"".join(direct.message(hello)))
-        connection.settimeout(None)
+        connection.setblocking(not isinstance(connection, ssl.SSLSocket))
     return connection
 
 
@@ -108,7 +109,10 @@ class _closed_on_error:  # noqa: N801 - used as a function
 
 
 class DirectStream:
-    """A `TransferStream` over a socket. Its deadline is its caller's: `cancel` ends the wait."""
+    """A `TransferStream` over a socket. Its deadline is its caller's: `cancel` ends the wait.
+
+    A plain socket blocks; one with TLS is in non-blocking mode, since its records are read and written one by one.
+    """
 
     name = DIRECT
 
@@ -139,6 +143,8 @@ class DirectStream:
             got += self._some(buffer[got:])
         found = direct.lengths(buffer)
         nbytes = found.end if found.elements <= MAX_INLINE_MESSAGE else found.begin
+        if found.elements <= MAX_INLINE_MESSAGE and got > nbytes:
+            raise Malformed(f"an answer of {nbytes:,} bytes was announced, but {got - nbytes:,} more arrived")
         if got < nbytes:
             data: bytes | memoryview = memoryview(bytearray(nbytes))
             data[:got] = buffer[:got]  # type: ignore[index]
@@ -156,6 +162,7 @@ class DirectStream:
     def fill(self, receiver: StreamReceiver) -> None:
         """As `TransferStream.fill`: straight into the arrays."""
         receiver.take(self._rest)
+        left = receiver.nbytes - len(self._rest)
         while not receiver.complete:
             gaps = receiver.gaps(ARRAYS_AT_ONCE)
             if self._plain:
@@ -163,8 +170,9 @@ class DirectStream:
                 if not nbytes:
                     raise _closed()
             else:
-                nbytes = self._some(gaps[0])
+                nbytes = self._some(gaps[0], left)
             receiver.filled(nbytes)
+            left -= nbytes
 
     def is_active(self) -> bool:
         """As `TransferStream.is_active`: between calls a server sends nothing but the end."""
@@ -181,20 +189,32 @@ class DirectStream:
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # that of TLS is not for other threads
 
     def end(self) -> None:
-        """As `TransferStream.end`."""
+        """As `TransferStream.end`; not while another thread receives."""
         self._socket.close()
         self.pool = None  # it knows this stream
 
-    def _some(self, memory: memoryview) -> int:
-        nbytes = self._socket.recv_into(memory)
+    def _some(self, memory: memoryview, expected: int = 1) -> int:
+        """Read some bytes, of as many as are expected."""
+        while True:
+            try:
+                nbytes = self._socket.recv_into(memory) if self._plain else read_records(self._socket, memory)
+                break
+            except NOT_READY:
+                self._wait(select.POLLIN, expected)
         if not nbytes:
             raise _closed()
         return nbytes
 
+    def _wait(self, event: int, expected: int = 1) -> None:
+        wake_at(self._socket, expected)
+        poll = select.poll()
+        poll.register(self._socket, event)
+        poll.poll()
+
     def _send_all(self, pieces: Sequence[memoryview]) -> None:
         if not self._plain:
             for piece in pieces:
-                self._socket.sendall(piece)
+                self._send_records(piece)
             return
         at = 0
         while at < len(pieces):
@@ -205,6 +225,13 @@ class DirectStream:
             if sent:
                 self._socket.sendall(pieces[at][sent:])
                 at += 1
+
+    def _send_records(self, piece: memoryview) -> None:
+        while piece:
+            try:
+                piece = piece[self._socket.send(piece) :]
+            except NOT_READY:
+                self._wait(select.POLLOUT)
 
 
 def _closed() -> OSError:

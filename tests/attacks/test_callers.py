@@ -23,6 +23,7 @@ from pswire.v1 import paramserver_pb2 as pb
 from psworker.client.client import Client as WorkerClient
 from psworker.transport.network_transport import NetworkTransport
 from tests.support.commands import BOUND, wait_until
+from tests.support.direct_connection import DirectConnection
 from tests.support.servers import Client, Stream, frame_of, token_credentials
 
 SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServer"]
@@ -170,18 +171,30 @@ def test_a_stream_ends_whose_token_was_removed_however_often_the_file_changed_be
             stream.answer()
 
 
-def test_a_stream_that_sends_nothing_ends_with_its_token_although_nobody_calls(changing):
+@pytest.mark.parametrize("direct", [False, True], ids=["gRPC", "direct"])
+def test_a_stream_that_sends_nothing_ends_with_its_token_although_nobody_calls(changing, direct):
     server, tokens, credentials = changing
     worker = Client(server.address, credentials[Role.WORKER])
     with worker.channel:
         sender = worker.join("w0")
         worker.register(sender, GradientDescent(1.0), w=np.ones(3, np.float32))
-        stream = Stream(worker)
-        stream.send(frame_of(Pull(sender=sender, names=("w",))))
+        stream, pull = Stream(worker), Pull(sender=sender, names=("w",))
+        if direct:
+            stream.close()
+            stream = DirectConnection(worker).greet()
+        stream.send(pull if direct else frame_of(pull))
         assert stream.answer().values[0].array.tolist() == [1, 1, 1]
         remove_token(tokens, Role.WORKER)
         with pytest.raises(Unauthenticated, match="was removed"):
             stream.answer()
+        stream.close()
+
+
+def pushed_directly(client, sender):
+    stream = DirectConnection(client).greet()
+    with closing(stream):
+        stream.send(Push(sender=sender, sequence=1, gradients=(GRADIENT,)))
+        return stream.answer()
 
 
 GRADIENT = Gradient("w", 0, np.ones(3, np.float32))
@@ -191,6 +204,7 @@ WAITING = {
     "held push on a stream": lambda client, sender: client.transfer(
         Push(sender=sender, sequence=1, gradients=(GRADIENT,))
     ),
+    "held push on a direct connection": pushed_directly,
 }
 
 

@@ -28,6 +28,8 @@ def test_a_benchmark_without_arguments_gives_results(name):
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    if skipped := re.search(r"^skipped: (.*)", done.stdout, re.MULTILINE):
+        pytest.skip(skipped[1])
     found = RESULT.findall(done.stdout)
     assert found, done.stdout
     for number in found:

@@ -147,6 +147,7 @@ def test_ports_of_servers_services_and_probes_agree(rendered):
         ports = {one["name"]: one["containerPort"] for one in pod.container["ports"]}
         found = environment(pod, rendered)
         bound = {"grpc": found["PSSERVER_BIND"], "http": found["PSSERVER_HTTP"]}
+        bound["direct"] = f"0.0.0.0:{found['PSSERVER_DIRECT_PORT']}"  # on the interfaces of PSSERVER_BIND
         assert bound == {name: f"0.0.0.0:{port}" for name, port in ports.items()}
         assert {one["targetPort"]: one["port"] for one in service["spec"]["ports"]} == ports
         assert pod.annotations["prometheus.io/port"] == str(ports["http"])
@@ -210,13 +211,15 @@ def test_workers_and_servers_reach_servers_prometheus_their_metrics_and_nobody_e
     for one in (server, worker):
         assert allowed(rendered, one, "to", (server, {}), 7070)
         assert allowed(rendered, server, "from", (one, {}), 7070)
+        assert allowed(rendered, server, "from", (one, {}), 7170) == (one is worker)
+        assert allowed(rendered, one, "to", (server, {}), 7170) == (one is worker)
         assert allowed(rendered, one, "to", STRANGER, 53)
         assert not allowed(rendered, one, "to", STRANGER, 443)
         assert not allowed(rendered, one, "to", (server, {}), 8080)
         assert not allowed(rendered, worker, "from", (one, {}), 7070)
     assert allowed(rendered, server, "from", PROMETHEUS, 8080)
     for stranger in (STRANGER, NEIGHBOUR):
-        assert not any(allowed(rendered, server, "from", stranger, port) for port in (7070, 8080))
+        assert not any(allowed(rendered, server, "from", stranger, port) for port in (7070, 7170, 8080))
 
 
 # --- security ---------------------------------------------------------------------------------------------------------

@@ -234,6 +234,14 @@ def test_environment_variables_of_the_commands_are_those_of_existing_options():
     assert set() < used <= known
 
 
+def test_servers_of_the_image_and_of_the_compose_file_have_the_direct_port_that_the_image_exposes():
+    [exposed] = re.findall(r"^EXPOSE (.*)$", DOCKERFILE, re.MULTILINE)
+    for text in (DOCKERFILE, COMPOSE):
+        [bind] = re.findall(r"PSSERVER_BIND(?:=|: )0\.0\.0\.0:(\d+)", text)
+        [direct] = re.findall(r"PSSERVER_DIRECT_PORT(?:=|: )(\d+)", text)
+        assert [bind, direct] == exposed.split()
+
+
 def test_the_image_contains_all_packages_and_runs_as_its_own_user_without_privileges_on_a_read_only_root():
     assert set(PACKAGES) <= set(re.findall(r"^!(\w+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE))
     process = COMPOSE.partition("x-process:")[2].partition("\n\n")[0]

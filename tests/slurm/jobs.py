@@ -166,7 +166,7 @@ def test_a_preempted_job_and_one_at_its_time_limit_is_requeued_and_goes_on(cause
     assert list(epochs(job)) == [1, 2, 3]
 
 
-def test_a_worker_of_another_slurm_job_takes_part_and_a_login_node_sees_the_status(slurm):
+def test_a_worker_of_another_slurm_job_takes_part_and_a_login_node_sees_the_status_and_transports(slurm):
     job = Job(slurm, "shared", SOFTMAX, "--epochs", "1000", options=("--nodes=2", "--ntasks=2"), SHARDS="2")
     wait_for_epoch(job, 1)
     servers, credentials = f"file:{job.folder}/servers", job.folder / "credentials"
@@ -177,10 +177,15 @@ def test_a_worker_of_another_slurm_job_takes_part_and_a_login_node_sees_the_stat
 
     def workers():
         status = slurm.command("psserver", "status", servers, "--json", *access.split())
-        return {worker["name"]: worker["steps"] for worker in json.loads(status)["workers"]}
+        return {worker["name"]: worker for worker in json.loads(status)["workers"]}
 
-    job.wait_for("steps of the guest", lambda: workers().get("guest", 0) > 0)
+    job.wait_for("steps of the guest", lambda: workers().get("guest", {}).get("steps", 0) > 0)
     assert workers().keys() == {"worker-0", "worker-1", "guest"}
+    assert "gRPC" not in {worker["tensor_transport"] for worker in workers().values()}
+    ports = [int(line.rpartition(":")[2]) for line in (job.folder / "servers").read_text().splitlines()]
+    for shard in range(2):  # other ports than those of all shards, which may be on one node
+        node, pid = process(slurm, job, f"--shard {shard}/2")
+        assert f"--direct-port {ports[1] + 1 + shard}" in slurm.machines[node].processes()[pid]
     slurm.command("scancel", number, job.id)
     assert job.wait_until_over() == "CANCELLED"
 

@@ -7,11 +7,12 @@ import threading
 class CuttingProxy:
     """A TCP proxy, in a thread, that cuts a connection within the answer in which these bytes of the server fall.
 
-    `to_server` and `to_worker` are the bytes so far.
+    `to_server` and `to_worker` are the bytes so far; `cuts_to_server` is for bytes of workers, as `after`.
     """
 
-    def __init__(self, target, after=()):
+    def __init__(self, target, after=(), cuts_to_server=(), port=0):
         self._target, self._after = target.rpartition(":")[::2], list(after)
+        self._cuts_to_server, self._port = list(cuts_to_server), port
         self.to_server = self.to_worker = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -29,7 +30,7 @@ class CuttingProxy:
         self._loop.close()
 
     async def _open(self):
-        return await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        return await asyncio.start_server(self._connected, "127.0.0.1", self._port)
 
     async def _close(self):
         self._server.close()
@@ -46,6 +47,10 @@ class CuttingProxy:
         try:
             while data := await reader.read(1 << 16):
                 self.to_server += len(data)
+                if self._cuts_to_server and self.to_server > self._cuts_to_server[0]:
+                    writer.write(data[: len(data) // 2])
+                    self._cuts_to_server.pop(0)
+                    return
                 writer.write(data)
                 await writer.drain()
         except OSError:

@@ -70,6 +70,7 @@ class Client:
         answer = self.send(type(message).__name__, encode(message, InlineSender()), self.tokens.of(message))
         if isinstance(message, Join):
             self.tokens.note(message, answer)
+            self.direct = answer.direct
         return answer
 
     def send(self, method, proto, token=None):

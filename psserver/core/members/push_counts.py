@@ -13,7 +13,7 @@ import numpy as np
 
 from pswire.messages import Gradient, WorkerStaleness
 from pswire.tensors.compression import Packed
-from pswire.tensors.values import Array, IndexedSlices
+from pswire.tensors.values import DTYPE_NAMES, Array, IndexedSlices
 
 #: Variables of which staleness is counted for each worker: those that were registered first.
 MAX_VARIABLES = 256
@@ -85,7 +85,7 @@ class PushCounts:
             counts[0] += 1
             counts[1] += variable.version - 1 - gradient.version
         if array is not None:
-            self.encoding = array.dtype.name if type(array) is np.ndarray else _encoding(array)
+            self.encoding = DTYPE_NAMES[array.dtype] if type(array) is np.ndarray else _encoding(array)
             self.gradient = magnitude
             self.gradient_mean += (magnitude - self.gradient_mean) * (AVERAGE_PART if self.gradient_mean else 1.0)
             usual = self._usual
@@ -108,4 +108,4 @@ def _encoding(array: Array | IndexedSlices | Packed) -> str:
         return array.form
     if isinstance(array, IndexedSlices):
         return f"rows {_encoding(array.values)}"
-    return array.dtype.name
+    return DTYPE_NAMES[array.dtype]

@@ -16,6 +16,7 @@ from psserver.rpc.channels import Aside
 from psserver.rpc.deadline import Deadline
 from pswire.errors import Malformed, TimedOut
 from pswire.network.channel import CALLED_SHARD, MEMBER_TOKEN
+from pswire.network.sockets import NOT_READY, read_records, wake_at
 from pswire.tensors import direct
 from pswire.tensors.frame import SplitFrame
 from pswire.tensors.stream import StreamReceiver, StreamSender
@@ -25,8 +26,8 @@ from pswire.v1 import paramserver_pb2 as pb
 #: Bytes that are read at once.
 READ_BYTES = 256 << 10
 
-#: Bytes of a large message between two turns of other calls, and those for which a read waits.
-BYTES_OF_A_TURN, BYTES_OF_A_WAKE = 1 << 20, 512 << 10
+#: Bytes of a large message between two turns of other calls.
+BYTES_OF_A_TURN = 1 << 20
 
 #: Arrays that are read or written at once.
 ARRAYS_AT_ONCE = 64
@@ -34,26 +35,36 @@ ARRAYS_AT_ONCE = 64
 #: Seconds for the error of a refused call to be read.
 REFUSAL_SECONDS = 1.0
 
-_NOT_READY = BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError
-
 
 class DirectConnection:
     """One connection, a `TransferChannel`, in the task that made it. `buffer` belongs to all connections.
 
     A lost connection is a cancellation, as that of a call over gRPC: of a message that was not complete nothing is
     applied, and no refusal is counted. `seconds` are for a message that has begun.
+    `on_member` is called before each call: the Hello was a member's.
     """
 
-    def __init__(self, connection: socket.socket, peer: str, buffer: memoryview, seconds: float) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        peer: str,
+        buffer: memoryview,
+        seconds: float,
+        on_member: Callable[[], object] = lambda: None,
+    ) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._socket, self._peer, self._buffer, self._seconds, self._task = connection, peer, buffer, seconds, task
+        self._on_member = on_member
         self._loop = asyncio.get_running_loop()
         self._plain = not isinstance(connection, ssl.SSLSocket)
         self._metadata: list[tuple[str, Any]] = []
         self._early = b""  # received before it was asked for
         self._waiting: asyncio.Future[None] | None = None
+        self._waited = True  # since the last call
         self._watched = False
+        self._cut = False  # a message has not been written to its end
+        self._in_call = True  # from the first byte of a message to the wait for the next; the worker may send
 
     def invocation_metadata(self) -> Iterable[tuple[str, Any]]:
         """As `TransferChannel`, of the Hello."""
@@ -88,6 +99,10 @@ class DirectConnection:
 
     async def receive(self, hold: Callable[[int], None], release: Callable[[int], None]) -> SplitFrame | None:
         """As `TransferChannel.receive`."""
+        self._on_member()
+        if not self._waited:  # others have their turns between calls that are there already
+            await asyncio.sleep(0)
+        self._waited = self._in_call = False
         data: bytes | memoryview = self._early
         if not data:
             if self._plain:  # between its calls a worker computes: there is nothing yet
@@ -95,13 +110,14 @@ class DirectConnection:
             data = self._buffer[: await self._read([self._buffer])]
             if not data:
                 return None
-        self._early = b""
+        self._early, self._in_call = b"", True
         if len(data) >= direct.PREFIX_BYTES:
             found = direct.lengths(data)
             if found.end <= len(data):
-                hold(found.end)
                 self._early = bytes(data[found.end :])
-                return direct.header_of(bytes(data[: found.end]), found)
+                frame = direct.header_of(bytes(data[: found.end]), found)
+                hold(found.end)
+                return frame
         return await Deadline(self._seconds).wait(self._rest_of(bytes(data), hold, release))
 
     async def fill(self, receiver: StreamReceiver, deadline: Deadline, aside: Aside | None) -> None:
@@ -109,19 +125,19 @@ class DirectConnection:
         try:
             await deadline.wait(self._fill(receiver, deadline))
         finally:
-            self._wake_at(1)
+            wake_at(self._socket, 1)
 
     async def _fill(self, receiver: StreamReceiver, deadline: Deadline) -> None:
         turn, left = 0, receiver.nbytes
         while True:
-            early, self._early = self._early, b""  # of other turns
+            early, self._early = self._early[:left], self._early[left:]  # of other turns
             receiver.take(memoryview(early))
             left -= len(early)
             if receiver.complete:
                 return
             gaps = receiver.gaps(ARRAYS_AT_ONCE)
             while (nbytes := self._read_now(gaps)) is None:
-                self._wake_at(left)
+                wake_at(self._socket, left)
                 await self._readable()
             if not nbytes:
                 raise asyncio.CancelledError  # the worker has taken its message back, or has gone
@@ -138,18 +154,21 @@ class DirectConnection:
         await self._write(direct.message(header, sender.data), deadline)
 
     async def refuse(self, refusal: tuple[Any, str, Iterable[tuple[str, str]]]) -> None:
-        """Send what `status_of` returns, and wait until the worker has gone; for `REFUSAL_SECONDS` at most.
+        """Send what `status_of` returns, and within a call wait until the worker has gone; `REFUSAL_SECONDS` at most.
 
-        Its bytes are read meanwhile: the system would reset the connection, and the worker not read why.
+        Its bytes are read meanwhile: the system would reset the connection, and the worker not read why. Behind a part
+        of an answer nothing is sent: it would be taken for the rest.
         """
+        if self._cut:
+            return
         _, text, ((_, name),) = refusal
         frame = pb.Frame(refusal=pb.Refusal(error=name, message=text))
         with suppress(TimeoutError, TimedOut, OSError, asyncio.CancelledError):
             async with asyncio.timeout(REFUSAL_SECONDS):
                 await self._write(direct.message(frame), Deadline(REFUSAL_SECONDS))
                 self._socket.shutdown(socket.SHUT_WR)
-                while await self._read([self._buffer]):
-                    pass
+                while self._in_call and await self._read([self._buffer]):
+                    await asyncio.sleep(0)  # it may send as fast as this reads
 
     def close(self) -> None:
         """Close the socket."""
@@ -202,10 +221,10 @@ class DirectConnection:
     def _read_now(self, into: Sequence[memoryview]) -> int | None:
         """Read what is there; None if that is nothing."""
         try:
-            if self._plain and len(into) > 1:
-                return self._socket.recvmsg_into(into)[0]
-            return self._socket.recv_into(into[0])
-        except _NOT_READY:
+            if not self._plain:
+                return read_records(self._socket, into[0][:BYTES_OF_A_TURN])
+            return self._socket.recvmsg_into(into)[0] if len(into) > 1 else self._socket.recv_into(into[0])
+        except NOT_READY:
             return None
         except OSError:
             raise asyncio.CancelledError from None
@@ -214,20 +233,11 @@ class DirectConnection:
         if not self._watched:
             self._loop.add_reader(self._socket, self._notice)
             self._watched = True
-        self._waiting = self._loop.create_future()
+        self._waiting, self._waited = self._loop.create_future(), True
         try:
             await self._waiting
         finally:
             self._waiting = None
-
-    def _wake_at(self, nbytes: int) -> None:
-        """Have the socket be readable only when this many bytes are there, or those of a turn; at the end always.
-
-        Not under TLS, which has taken some of them already.
-        """
-        if self._plain:
-            with suppress(OSError):
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, min(nbytes, BYTES_OF_A_WAKE))
 
     def _notice(self) -> None:
         """The socket is readable: wake who waits for it, or find out whether the worker has gone during its call."""
@@ -251,9 +261,11 @@ class DirectConnection:
 
     async def _write(self, pieces: Sequence[bytes | memoryview], deadline: Deadline) -> None:
         """Write all of these; other calls have their turns while the socket takes no more."""
+        self._cut = True
         left = self._write_some([memoryview(piece) for piece in pieces], None)
         if left:
             await deadline.wait(self._write_rest(left, deadline))
+        self._cut = False
 
     async def _write_rest(self, left: list[memoryview], deadline: Deadline) -> None:
         writable = asyncio.Event()
@@ -279,7 +291,7 @@ class DirectConnection:
             if self._plain:
                 return self._socket.sendmsg(pieces[:ARRAYS_AT_ONCE])
             return self._socket.send(pieces[0])
-        except _NOT_READY:
+        except NOT_READY:
             return None
         except OSError:
             raise asyncio.CancelledError from None

@@ -1,7 +1,7 @@
 """The sockets of the direct transport: they are bound before the shard begins, and then take connections.
 
-A connection counts as a stranger's until its Hello is there: there are few of these at a time, each has little time,
-and the oldest gives way. The service decides then whether it is a member's.
+A connection counts as a stranger's until the service has found that its Hello is a member's: there are few strangers at
+a time, each has little time to say who it is, and the oldest gives way.
 """
 
 import asyncio
@@ -10,15 +10,17 @@ import os
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 
 from psserver.rpc.direct.connection import READ_BYTES, DirectConnection
 from psserver.rpc.tls import SocketCertificates
 from psserver.rpc.unix_sockets import listen
 from pswire.errors import ConfigurationError, Malformed, TimedOut
 from pswire.messages import DirectAddress
+from pswire.network.sockets import set_options
 from pswire.tensors.shared_segments import NotShared, socket_path
 
-#: Connections without a Hello at the same time, and the seconds that each of them has.
+#: Connections of strangers at the same time, and the seconds that each of them has for its Hello.
 STRANGERS, STRANGER_SECONDS = 64, 5.0
 
 #: Connections that wait to be accepted, and those that are accepted in one turn.
@@ -139,20 +141,21 @@ class DirectListener:
             task = self._loop.create_task(self._run(connection, _peer(connection, place)))
             self._tasks.add(task)
             self._strangers[task] = None
-            task.add_done_callback(self._forget)
+            task.add_done_callback(partial(self._forget, connection))
             if len(self._strangers) > STRANGERS:
                 oldest = next(iter(self._strangers))
                 del self._strangers[oldest]
                 oldest.cancel()
 
-    def _forget(self, task: asyncio.Task[None]) -> None:
+    def _forget(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
+        connection.close()  # also of a task that was cancelled before it began
         self._tasks.discard(task)
         self._strangers.pop(task, None)
 
     async def _run(self, connection: socket.socket, peer: str) -> None:
         try:
             connection = self._prepared(connection)
-            one = DirectConnection(connection, peer, self._buffer, self._seconds)
+            one = DirectConnection(connection, peer, self._buffer, self._seconds, self._member)
         except OSError as error:
             log.info("no direct connection of %s: %s", peer, error)
             connection.close()
@@ -170,27 +173,29 @@ class DirectListener:
         connection.setblocking(False)
         if connection.family == socket.AF_UNIX:
             return connection
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * UNREACHABLE_SECONDS)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_COUNT)
+        set_options(
+            connection,
+            idle=KEEPALIVE_IDLE,
+            interval=KEEPALIVE_INTERVAL,
+            count=KEEPALIVE_COUNT,
+            unreachable=UNREACHABLE_SECONDS,
+        )
         return connection if self._tls is None else self._tls.wrap(connection)
+
+    def _member(self) -> None:
+        """The connection of the current task is a member's."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._strangers.pop(task, None)
 
     async def _greeted(self, one: DirectConnection) -> bool:
         """Whether the handshake and the Hello came in time."""
-        task = asyncio.current_task()
-        assert task is not None
         try:
             async with asyncio.timeout(STRANGER_SECONDS):
                 await one.handshake()
         except (Malformed, TimeoutError, TimedOut) as error:
             log.info("no direct connection of %s: %s", one.peer(), error or "it has not said who it is")
             return False
-        finally:
-            self._strangers.pop(task, None)
         return True
 
 

@@ -18,7 +18,7 @@ from psworker.launch.options import COMMAND, POSITIVE, THREADS, cluster_options,
 from psworker.launch.sweep.grid import Setting, combinations, parse_setting
 
 #: Options of `psworker local` that a sweep decides for each run, or does not have.
-_OWN = ("run_dir", "resume", "http", "progress", "quiet")
+_OWN = ("run_dir", "resume", "http", "progress", "quiet", "direct_port")
 
 
 @click.command(
@@ -85,7 +85,8 @@ def sweep_command(
     except ConfigurationError as error:
         raise click.BadParameter(str(error), param_hint="--set") from None
     say: Callable[[str], None] = (lambda _: None) if quiet else lambda line: click.echo(line, err=True)
-    sweep = Sweep(job, grid, folder, [*given, "--bind", "127.0.0.1"], jobs=jobs, resume=resume, say=say)
+    given += ["--bind", "127.0.0.1", "--direct-port", "off" if job.direct_port is None else "0"]  # runs have free ports
+    sweep = Sweep(job, grid, folder, given, jobs=jobs, resume=resume, say=say)
     try:
         code = sweep.run()
     except ParamServerError as error:

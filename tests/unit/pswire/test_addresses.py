@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from pswire import errors
-from pswire.addresses import check_address, local_address, remote_address, shard_addresses
+from pswire.addresses import check_address, local_address, parse_port, remote_address, shard_addresses
 from pswire.network.channel import open_channel
 from tests.support.combinations import together
 
@@ -50,6 +50,14 @@ def test_an_address_that_cannot_be_that_of_three_shards_is_refused_and_shown(bin
     with pytest.raises(errors.ConfigurationError) as caught:
         shard_addresses(bind, 3)
     assert bind in str(caught.value)
+
+
+def test_a_port_is_a_number_up_to_65535_or_off():
+    assert [parse_port(text) for text in ("7170", " 0 ", "65535", "off")] == [7170, 0, 65535, None]
+    for text in ("65536", "-1", "", "on", "7170.0", "٣", "127.0.0.1:7170"):
+        with pytest.raises(errors.ConfigurationError, match="a port up to 65535") as caught:
+            parse_port(text)
+        assert repr(text) in str(caught.value)
 
 
 def test_a_server_that_listens_everywhere_is_reached_by_the_loopback_here_and_by_the_hosts_name_from_elsewhere():

@@ -174,13 +174,20 @@ def test_signals_are_handled_but_an_ignored_sighup_and_all_handlers_are_restored
 def test_every_shard_and_worker_has_a_name_and_a_command():
     job = Job("train.py", ("--epochs", "3"), workers=3, shards=2, consistency=Bounded(2), staleness=DropStalePushes(5))
     assert job.worker_names + job.server_names == ["worker-0", "worker-1", "worker-2", "server-0", "server-1"]
-    serve = "psserver serve --bind 127.0.0.1:0 --shard 1/2 --consistency bounded:2 --staleness drop:5"
+    serve = "psserver serve --bind 127.0.0.1:0 --shard 1/2 --direct-port 0 --consistency bounded:2 --staleness drop:5"
     assert " ".join(job.server_command(1, job.bind[1])) == serve
     run = "psworker run --servers h:1,h:2 --name worker-2 --launched -- train.py --epochs 3"
     assert " ".join(job.worker_command("worker-2", "h:1,h:2", job.script)) == run
     other = Job("train.py", debug=True, worker_options={"shared_memory": False})
     assert other.worker_command("worker-0", "h:1", "train.py")[:3] == ["psworker", "--debug", "run"]
     assert other.server_command(0, "h:1")[-1] == "--no-shared-memory"
+
+
+def test_the_direct_ports_of_shards_follow_each_other_or_are_free_ones_or_none():
+    for port, expected in [(7170, ["7170", "7171"]), (0, ["0", "0"]), (None, ["off", "off"])]:
+        job = Job("train.py", shards=2, direct_port=port)
+        commands = [job.server_command(shard, job.bind[shard]) for shard in range(2)]
+        assert [command[command.index("--direct-port") + 1] for command in commands] == expected
 
 
 def test_blas_threads_are_as_the_flag_says_or_the_user_has_set_or_the_share_of_the_cores():

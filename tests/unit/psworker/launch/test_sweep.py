@@ -69,6 +69,14 @@ def test_options_of_psworker_local_go_to_each_run_and_others_to_the_program_wher
     assert "--overlap" in options
 
 
+@pytest.mark.parametrize(("given", "each"), [("7170", "0"), ("off", "off")])
+def test_runs_of_a_sweep_have_free_direct_ports_or_none(monkeypatch, tmp_path, given, each):
+    result = swept(monkeypatch, tmp_path, "train.py", "--set", "rate=1", "--direct-port", given)
+    assert result.exit_code == 0, result.output
+    options = Recorded.made[0][3]
+    assert [options[place + 1] for place, one in enumerate(options) if one == "--direct-port"] == [each]
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
