@@ -16,7 +16,7 @@ from psworker.client import client
 from psworker.config import WorkerConfig
 from psworker.sessions.session import Session
 from tests.support.commands import wait_until
-from tests.support.servers import DIRECT, DIRECT_OF_TWO, EMBEDDED, GRPC, SHARED, parameters
+from tests.support.servers import DIRECT, DIRECT_OF_TWO, EMBEDDED, GRPC, SHARED, Certificates, parameters
 
 over_direct_connections = pytest.mark.parametrize("open_session", parameters(DIRECT, DIRECT_OF_TWO), indirect=True)
 SHAPES = {"large": (600, 500), "empty": (0, 4), "other": (400, 700), "scalar": ()}
@@ -206,6 +206,26 @@ def test_a_left_loop_gives_its_block_back_although_a_push_was_begun(open_session
             model.push(model.gradients())
             seen += batch.n.tolist()
     assert sorted(seen) == [*range(40)]
+
+
+def test_over_tls_a_push_is_completed_and_taken_back_too(tmp_path):
+    certificates = Certificates(tmp_path)
+    with ServerThread(ServerConfig("127.0.0.1:0", **certificates.server)) as server:
+        config = WorkerConfig((server.address,), "w0", 30, shared_memory=False, tls_ca=str(tmp_path / "ca.crt"))
+        with Session(config) as session:
+            model, finished = Model(session), []
+            model.push(model.gradients())
+            total = model.variables[2].value.copy()
+            for number in range(4):
+                gradients = model.gradients()
+                begun = model.begin(gradients)
+                if number == 1:
+                    others(model, gradients, begun)
+                model.push(gradients)
+                finished.append(begun.finished)
+                total -= gradients[2]
+            assert (finished, session.global_step) == ([True, False, True, True], 5)
+            assert np.array_equal(model.variables[2].value, total)
 
 
 @pytest.mark.parametrize(
