@@ -7,7 +7,7 @@ CLUSTER = command -v $(firstword $(COMPOSE)) > /dev/null || { echo "Docker with 
 	$(COMPOSE) --file deploy/compose.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all chaos fuzz mutants mutants-new lint format docs screenshots protos locks bench clean compose-up compose-logs compose-down compose-test kubernetes-test slurm-test
+.PHONY: help demo test test-grpc test-slow test-all chaos fuzz mutants mutants-new lint format docs screenshots protos locks bench clean compose-up compose-logs compose-down compose-test kubernetes-test slurm-test
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -53,14 +53,17 @@ demo: $(BIN)/.installed ## Train softmax regression on MNIST with a server and t
 test: $(BIN)/.installed-dev ## Run the fast tests
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow"
 
+test-grpc: $(BIN)/.installed-dev ## Run the fast tests of whole jobs over gRPC in place of direct connections
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow" --transport grpc tests/integration tests/cluster
+
 test-slow: $(BIN)/.installed-dev ## Run the tests marked slow, without those marked exhaustive
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not exhaustive"
 
 test-all: $(BIN)/.installed-dev ## Run all tests: before a release (about an hour)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-chaos: $(BIN)/.installed-dev ## Train under injected faults and verify the guarantees (docs/reliability.md; about a quarter of an hour)
-	$(BIN)/python -m tests.chaos
+chaos: $(BIN)/.installed-dev ## Train under injected faults, verify the guarantees (docs/reliability.md; a quarter of an hour); TRANSPORT=grpc or direct
+	$(BIN)/python -m tests.chaos --transport $(or $(TRANSPORT),auto)
 	$(BIN)/python -m tests.chaos.minimize
 
 fuzz: $(BIN)/.installed-fuzz ## Fuzz each message and file reader for SECONDS (60); TARGETS=... selects (docs/security.md)

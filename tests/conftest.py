@@ -12,6 +12,7 @@ from pswire.optimizers import UpdateSpec
 from psworker.environment import blas_threads
 from psworker.sessions import session_numbers
 from tests.support.combinations import Collected
+from tests.support.transports import use
 
 # Before numpy is loaded. Its threads, in more processes than there are cores, wait for each other busily: with them a
 # test of three seconds takes thirty. Processes that tests start have threads as those of users (support/commands.py).
@@ -24,11 +25,18 @@ settings.load_profile("without a deadline")
 gc.disable()  # until all tests are collected: a tenth of that time
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declares the switch of the transport."""
+    text = "what carries tensors to servers: direct connections where they can be made (auto), or gRPC"
+    parser.addoption("--transport", choices=("auto", "grpc"), default="auto", help=text)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Lets Python write compiled code: the tests start some two hundred processes, which would each compile anew."""
     Collected.only_fast = config.option.markexpr == "not slow"
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
+    use(config.option.transport)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,6 +6,7 @@ May import pswire.
 import select
 import socket
 import ssl
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -119,6 +120,7 @@ class DirectStream:
     def __init__(self, connection: socket.socket, token: bytes, *, share: bool) -> None:
         self.token = token
         self._socket, self._plain = connection, not isinstance(connection, ssl.SSLSocket)
+        weakref.finalize(self, connection.close).atexit = False  # after a call whose result is never taken
         self._buffer = memoryview(bytearray(READ_BYTES))
         self._rest = self._buffer[:0]  # received behind the header of a large answer
         self.pool = SegmentPool(partial(attached_segment, self)) if share else None

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,14 @@ from psserver.storage.own_start import start_at
 from psserver.storage.start import FIRST_TIMELINE
 from pswire.messages import Choice, Job, Join, Leave, Pull, Sender
 from psworker.transport.network_transport import NetworkTransport
+from psworker.transport.streams import DIRECT, GRPC
 from tests.chaos import scheme
 from tests.chaos.check import Final, History, losses
-from tests.support.commands import BOUND, Command, environment, free_address
+from tests.support.commands import BOUND, Command, environment, free_address, free_port, loopback_host
 
 LEASE, TIMEOUT = 4.0, 25.0  # of workers, and of their calls, seconds
 STORAGE = "--journal", "--checkpoint-every", "1s", "--keep", "1000"
+SHARED = 0.25  # of workers have shared memory, whose messages pass no proxy
 LONGEST = 1.5 * LEASE  # of faults that do not end a process
 GAP, BETWEEN_ENDS = 0.4, 2.5  # mean seconds between faults, and least between those of ENDING: something is trained
 
@@ -43,74 +46,104 @@ GAP, BETWEEN_ENDS = 0.4, 2.5  # mean seconds between faults, and least between t
 ENDING = {"kill": 2, "twin": 1, "fail": 1, "terminate": 1}
 WEIGHTS = {"cut": 4, "reset": 4, "stall": 4, "refuse": 2, "stop worker": 3, "stop server": 1, "kill server": 1}
 WEIGHTS |= ENDING
+NETWORK = "cut", "reset", "stall", "refuse"  # methods of `Proxy`
+WITHIN = "cut within data"
 SIGNALS = {"kill": signal.SIGKILL, "fail": signal.SIGUSR1, "terminate": signal.SIGTERM}
 
 
 class Proxy:
-    """A TCP proxy between one worker process and one server that can cut, reset, stall and refuse connections."""
+    """A TCP proxy between one worker process and one server that can cut, reset, stall and refuse connections.
 
-    def __init__(self, target: str) -> None:
-        self._target = target.rpartition(":")[::2]
+    It has an address of its own, with the ports of the server: that of gRPC and the direct one, which is announced.
+
+    Attributes:
+        passed: bytes, by what carries them.
+        met: faults by kind that met a direct connection; `WITHIN`: cuts in the middle of what it carried.
+    """
+
+    def __init__(self, target: str, direct_port: int) -> None:
+        self._target, port = target.split(":")
+        self._ports = {int(port): GRPC, direct_port: DIRECT}
         self._passing = asyncio.Event()
         self._passing.set()
         self._refusing = False
-        self._writers: set[asyncio.StreamWriter] = set()
+        self._writers: dict[asyncio.StreamWriter, str] = {}
         self._left: float = math.inf  # bytes to forward before all connections are cut
+        self.passed, self.met = Counter[str](), Counter[str]()
 
     async def open(self) -> None:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
-        self.address = "{}:{}".format(*self._server.sockets[0].getsockname())
+        host = loopback_host()
+        self.address = f"{host}:{next(iter(self._ports))}"
+        self._servers = [await asyncio.start_server(partial(self._connected, port), host, port) for port in self._ports]
 
     def close(self) -> None:
-        self._server.close()
+        for server in self._servers:
+            server.close()
         self._passing.set()
-        self.refuse()
+        self._refusing = True
+        self._reset()
 
     def cut(self, after: int = 0) -> None:
         """Closes all connections in order, after this many more bytes in either direction."""
         self._left = after or math.inf
-        for writer in () if after else self._writers:
-            writer.close()
+        if not after:
+            self._meet("cut")
+            for writer in self._writers:
+                writer.close()
 
     def reset(self) -> None:
+        self._meet("reset")
+        self._reset()
+
+    def stall(self) -> None:
+        self._meet("stall")
+        self._passing.clear()
+
+    def refuse(self) -> None:
+        """Resets all connections, and new ones at once, until `resume`."""
+        self._meet("refuse")
+        self._refusing = True
+        self._reset()
+
+    def resume(self) -> None:
+        self._refusing = False
+        self._passing.set()
+
+    def _meet(self, kind: str) -> None:
+        self.met[kind] += DIRECT in self._writers.values()
+
+    def _reset(self) -> None:
         for writer in self._writers:
             with suppress(OSError):
                 linger = struct.pack("ii", 1, 0)
                 writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             writer.transport.abort()
 
-    def stall(self) -> None:
-        self._passing.clear()
-
-    def refuse(self) -> None:
-        """Resets all connections, and new ones at once, until `resume`."""
-        self._refusing = True
-        self.reset()
-
-    def resume(self) -> None:
-        self._refusing = False
-        self._passing.set()
-
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _connected(self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._refusing:
             writer.transport.abort()
             return
         with suppress(OSError, asyncio.CancelledError):
-            far_reader, far_writer = await asyncio.open_connection(*self._target)
-            self._writers |= {writer, far_writer}
+            far_reader, far_writer = await asyncio.open_connection(self._target, port)
+            ends = dict.fromkeys((writer, far_writer), self._ports[port])
+            self._writers |= ends
             await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
-            self._writers -= {writer, far_writer}
+            for end in ends:
+                del self._writers[end]
         writer.close()
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        name = self._writers[writer]
         with suppress(OSError, RuntimeError):
             while data := await reader.read(1 << 16):
                 await self._passing.wait()
                 allowed = min(len(data), self._left)
                 self._left -= allowed
+                self.passed[name] += allowed
                 writer.write(data[:allowed])
                 await writer.drain()
                 if not self._left:
+                    self.met[WITHIN] += name == DIRECT and allowed < len(data)
                     self.cut()
         writer.close()
 
@@ -132,6 +165,7 @@ class Cluster:
     """All processes of one run: servers with `flags`, workers with `settings`; always call `close` at the end.
 
     If it is `moving`, each start of a server is at another address, and workers without proxies find them in a file.
+    Workers use this `transport`; "": that of their environment.
     """
 
     def __init__(
@@ -143,16 +177,18 @@ class Cluster:
         storage: Sequence[str] = STORAGE,
         *,
         moving: bool = False,
+        transport: str = "",
         environment: Callable[..., dict[str, str]] = environment,
     ) -> None:
         self.workers: list[Worker] = []
         self.folder, self._settings = folder, {"shards": shards, **settings}
         self.checkpoints = folder / "checkpoints"
-        self._environment = environment
+        self._environment, self._transport = environment, transport
         self._file = folder / "servers" if moving else None
         self._serve = ["psserver", "serve", "--log-level", "info", "--lease", str(LEASE), *flags]
         self._serve += ["--checkpoint-dir", str(self.checkpoints), *storage]
         self.addresses = [free_address() for _ in range(shards)]
+        self._direct_ports = [free_port(address.split(":")[0]) for address in self.addresses]
         self.servers: list[Command] = []
         self._killed: list[tuple[int, Command]] = []  # servers, with their shards
         for shard in range(shards):
@@ -161,7 +197,8 @@ class Cluster:
 
     def _start_server(self, shard: int) -> Command:
         name = f"server-{shard}-{len(self._killed)}"
-        place = "--bind", self.addresses[shard], "--shard", f"{shard}/{len(self.addresses)}"
+        place = ["--bind", self.addresses[shard], "--shard", f"{shard}/{len(self.addresses)}"]
+        place += ["--direct-port", str(self._direct_ports[shard])]
         return self._launch(name, *self._serve, *place)
 
     def kill_server(self, shard: int) -> None:
@@ -196,7 +233,7 @@ class Cluster:
 
     async def start(self, name: str, *, shared_memory: bool) -> Worker:
         """A worker behind proxies."""
-        proxies = [Proxy(address) for address in self.addresses]
+        proxies = [Proxy(*place) for place in zip(self.addresses, self._direct_ports, strict=True)]
         for proxy in proxies:
             await proxy.open()
         return self.launch(name, proxies, shared_memory=shared_memory)
@@ -215,6 +252,7 @@ class Cluster:
         options = ["--servers", servers, "--threads", "1", "--name", name, "--job", "chaos"]
         options += ["--timeout", str(timeout), "--shared-memory" if shared_memory else "--no-shared-memory"]
         settings = json.dumps(self._settings | {"records": str(records), "column": column})
+        options += ["--transport", self._transport] if self._transport else []
         program = str(Path(__file__).with_name("worker.py"))
         command = self._launch(records.stem, "psworker", "run", *options, program, settings)
         self.workers.append(Worker(column, name, command=command, proxies=list(proxies), records=records))
@@ -225,6 +263,11 @@ class Cluster:
         settings = json.dumps(self._settings | {"records": str(records), "column": 1})
         env = self._environment(OPENBLAS_NUM_THREADS="1", PSWORKER_NAME="w0")
         return Command(self.folder / "alone", str(Path(__file__).with_name("worker.py")), settings, env=env)
+
+    def counts(self) -> tuple[Counter[str], Counter[str]]:
+        """`passed` and `met` of all proxies."""
+        proxies = [proxy for worker in self.workers for proxy in worker.proxies]
+        return sum((one.passed for one in proxies), Counter()), sum((one.met for one in proxies), Counter())
 
     def running(self) -> list[Worker]:
         return [worker for worker in self.workers if worker.runs()]
@@ -338,7 +381,7 @@ class Faults:
         self._stopped: set[int] = set()  # shards
 
     async def start(self, name: str) -> None:
-        self._current[name] = await self._cluster.start(name, shared_memory=self._restarts.random() < 0.5)
+        self._current[name] = await self._cluster.start(name, shared_memory=self._restarts.random() < SHARED)
 
     @property
     def over(self) -> bool:

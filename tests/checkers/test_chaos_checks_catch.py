@@ -1,6 +1,7 @@
 """The checks of `make chaos` find each fault, made by hand in a job without other faults."""
 
 import itertools
+from collections import Counter
 from datetime import datetime
 
 import pytest
@@ -127,6 +128,21 @@ def test_the_command_names_all_kinds_of_faults():
     text = "".join(CliRunner().invoke(chaos.main, ["--faults", "flood"], prog_name="chaos").output.split())
     assert "unknown:flood" in text
     assert {"kill", "kill server", "stop server", "stop worker"} < set(WEIGHTS)
+
+
+@pytest.mark.parametrize(
+    ("transport", "passed", "met", "reason"),
+    [
+        ("auto", {"direct": 9}, {"cut": 1}, ""),
+        ("auto", {"gRPC": 9}, {}, "none of 5 cut faults met a direct connection"),
+        ("direct", {"gRPC": 9}, {"reset": 7}, "none of 5 cut faults met a direct connection"),
+        ("grpc", {"gRPC": 9}, {}, ""),
+        ("grpc", {"gRPC": 9, "direct": 1}, {}, "1 bytes passed direct connections, and none should"),
+    ],
+)
+def test_faults_that_do_not_meet_the_transport_are_noticed(transport, passed, met, reason):
+    injected = Counter({"cut": 5, "reset": 4})
+    assert chaos.unreached(transport, injected, Counter(passed), Counter(met)) == ([reason] if reason else [])
 
 
 def test_a_job_without_faults_passes_and_is_counted():

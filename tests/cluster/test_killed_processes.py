@@ -32,20 +32,21 @@ from psserver.cli.main import main
 main()
 """
 
-#: A worker that is stopped amidst a push of ones: "half", when half of the frames are sent; "before the frame", with
-#: one tensor in shared memory; "frame", when the frame is sent and all tensors are there; "dies", which then ends.
+#: A worker that is stopped amidst a push of ones: "half", when half of it is sent; "before the frame", with one tensor
+#: in shared memory; "frame", when it is held and all tensors are there; "dies", which then ends.
 WORKER = """
 import os, signal, sys, threading
 import numpy as np
 from pswire.messages import Gradient, Join, Push, Sender, Status
 from pswire.tensors import shared_segments
 from pswire.tensors.shared_memory import Region
-from pswire.tensors.stream import StreamSender
+from psworker.transport.direct_stream import DirectStream
+from psworker.transport.grpc_stream import GrpcStream
 from psworker.transport.network_transport import NetworkTransport
 
-shared_segments.FOLDER, address, when = sys.argv[1:]
-transport = NetworkTransport([address], shared_memory=when != "half")
-frames, put, sent, tensors = StreamSender.frames, Region.put, threading.Event(), []
+shared_segments.FOLDER, address, when, name = sys.argv[1:]
+transport = NetworkTransport([address], shared_memory=when != "half", transport=name)
+put, sent, tensors = Region.put, threading.Event(), []
 
 def ask(message):
     return transport.call(0, message, 30).result()
@@ -54,7 +55,8 @@ def ready():
     if when == "dies":
         print("ready", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
-    ask(Status())  # on the same connection: what was sent before has arrived
+    while when == "frame" and not ask(Status()).workers[-1].waiting_for:
+        pass
     print("ready", flush=True)
     signal.pause()
 
@@ -64,18 +66,32 @@ def put_one(*arguments):
         ready()
     put(*arguments)
 
-def frames_but_the_last(*arguments):
-    every = list(frames(*arguments))
-    yield from every[: (len(every) + 1) // 2]
+def half(parts):
+    yield from parts[: (len(parts) + 1) // 2]
     sent.set()
     threading.Event().wait()
 
+def send_half_by_grpc(stream, header, sender):
+    frames = list(sender.frames(header))
+    sender.frames = lambda header: half(frames)
+    send(stream, header, sender)
+
+def send_half(stream, header, sender):
+    assert len(sender.data) == 2
+    send_all = stream._send_all
+    stream._send_all = lambda pieces: [send_all([piece]) for piece in half(pieces)]
+    threading.Thread(target=send, args=(stream, header, sender), daemon=True).start()
+
 sender = Sender("killed", ask(Join(worker="killed", name_key=b"key")).incarnation)
-Region.put, StreamSender.frames = put_one, frames_but_the_last
+Region.put = put_one
+if when == "half":
+    kind, sends = (GrpcStream, send_half_by_grpc) if name == "grpc" else (DirectStream, send_half)
+    send, kind.send = kind.send, sends
 ones = np.ones((1 << 10, 1 << 10), np.float32)
 gradients = Gradient("v", 0, ones), Gradient("w", 0, ones)
 call = transport.call(0, Push(sender=sender, sequence=1, gradients=gradients, pull=("v", "w")), 30)
-sent.wait()
+if when == "half":
+    sent.wait()
 ready()
 """
 
@@ -100,9 +116,9 @@ class Pushes:
     def ask(self, message):
         return self.transport.call(0, message, BOUND).result()
 
-    def kill_worker(self, when):
+    def kill_worker(self, when, transport="auto"):
         """Returns the number of segments that the server has mapped before it."""
-        worker = self.commands.python("-c", WORKER, self.folder, self.command.address, when)
+        worker = self.commands.python("-c", WORKER, self.folder, self.command.address, when, transport)
         worker.wait_for("ready")
         segments, _ = self.mapped()
         assert worker.end(signal.SIGKILL)[0] == -signal.SIGKILL
@@ -153,12 +169,13 @@ def start(commands, monkeypatch):
         yield start
 
 
+@pytest.mark.parametrize("transport", ["grpc", "direct"])
 @pytest.mark.parametrize(
     ("when", "segments", "applied"), [("half", [0], [0]), ("before the frame", [1], [0]), ("dies", range(9), [0, 1])]
 )
-def test_of_a_worker_that_is_killed_amidst_a_push_all_is_applied_or_nothing(when, segments, applied, start):
+def test_of_a_worker_that_is_killed_amidst_a_push_all_is_applied_or_nothing(when, segments, applied, transport, start):
     job = start("--lease", "60")
-    assert job.kill_worker(when) in segments
+    assert job.kill_worker(when, transport) in segments
     job.wait_until_nothing_is_mapped()
     (updates, *_), _ = before = job.values()
     assert updates in applied
@@ -171,9 +188,10 @@ def test_of_a_worker_that_is_killed_amidst_a_push_all_is_applied_or_nothing(when
 OF_TWO = ["--consistency", "sync:2", "--memory-limit", str(2 * MEMORY_LIMIT)]
 
 
-def test_a_push_that_is_held_counts_also_when_its_worker_is_killed_before_the_others_come(start):
+@pytest.mark.parametrize("transport", ["grpc", "direct"])
+def test_a_push_that_is_held_counts_also_when_its_worker_is_killed_before_the_others_come(transport, start):
     job = start("--lease", "60", *OF_TWO)
-    assert job.kill_worker("frame") > 0
+    assert job.kill_worker("frame", transport) > 0
     job.push(2)
     assert job.values() == ([1, 1], [-1.5, -1.5])
     job.wait_until_nothing_is_mapped()

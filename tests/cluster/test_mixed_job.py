@@ -8,9 +8,10 @@ import pytest
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from tests.cluster.test_examples import EXAMPLES
-from tests.support.commands import BOUND, wait_until
+from tests.support.commands import BOUND, free_port, wait_until
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.servers import Client
+from tests.support.transports import streams
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +38,9 @@ def test_three_libraries_train_one_model_each_example_once_through_a_cut_and_a_k
         return commands.start(*run, str(EXAMPLES / "mixed" / "deep_mnist.py"), *form)
 
     cuts = [7 * PUSH_BYTES, 11 * PUSH_BYTES]
-    with ServerThread(ServerConfig(lease=5.0)) as server, CuttingProxy(server.address, cuts) as proxy:
+    port = free_port("127.0.0.1")
+    config = ServerConfig(lease=5.0, direct_port=port)
+    with ServerThread(config) as server, CuttingProxy(server.address, cuts, direct_port=port) as proxy:
         observer = Client(server.address)
 
         known = lambda: {one.name: one for one in observer.status().workers}
@@ -59,6 +62,7 @@ def test_three_libraries_train_one_model_each_example_once_through_a_cut_and_a_k
     ]
     assert steps <= status.global_step == sum(of.values()) <= steps + 3
     assert status.queues[0].done == BATCH * status.global_step, "no example was trained twice or left out"
+    assert proxy.cut == [streams()] * len(cuts)
     assert status.repeated >= len(cuts), "the answers that were cut were asked for again"
     found = [re.search(r"step +([\d,]+): .* test accuracy ([0-9.]+)", line) for one in workers for line in one.out]
     assert [float(one[2]) > accuracy for one in found if one] == [True], [worker.out for worker in workers]

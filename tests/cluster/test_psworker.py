@@ -263,7 +263,7 @@ def test_a_server_that_is_not_there_is_given_up_with_its_address(commands):
 
 
 def test_help_shows_examples_and_the_environment_variable_of_every_option_and_version_is_the_packages(commands):
-    for command, count in (("run", 25), ("local", 34), ("ray", 37)):
+    for command, count in (("run", 25), ("local", 35), ("ray", 38)):
         text = " ".join(CliRunner().invoke(main, [command, "--help"], prog_name="psworker").output.split())
         assert text.startswith(f"Usage: psworker {command} [OPTIONS] SCRIPT [ARGS]...")
         assert f" psworker {command} --" in text

@@ -9,7 +9,7 @@ import pytest
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from tests.cluster.test_examples import EXAMPLES, alone, search
-from tests.support.commands import free_address, wait_until
+from tests.support.commands import free_address, free_port, wait_until
 from tests.support.cutting_proxy import CuttingProxy
 
 pytestmark = pytest.mark.slow
@@ -136,7 +136,9 @@ def test_the_examples_of_each_job_are_trained_once_by_two_workers(commands):
 
 def test_only_rows_of_the_batch_travel_of_a_table_of_a_million(commands):
     program = str(EXAMPLES / "pytorch" / "recommender.py")
-    with ServerThread(ServerConfig()) as server, CuttingProxy(server.address) as proxy:
+    port = free_port("127.0.0.1")
+    config = ServerConfig(direct_port=port)
+    with ServerThread(config) as server, CuttingProxy(server.address, direct_port=port) as proxy:
         run = "psworker", "run", "--servers", proxy.address, "--no-shared-memory", "--threads", "1"
         code, out, err = commands.run(*run, program, "--epochs", "1")
     assert code == 0, err

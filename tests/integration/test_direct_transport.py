@@ -33,9 +33,13 @@ from pswire.v1 import paramserver_pb2 as pb
 from psworker.transport import connection
 from psworker.transport.direct_stream import NotReached, open_direct
 from psworker.transport.network_transport import NetworkTransport
+from tests.support.combinations import few_fast
 from tests.support.commands import BOUND, free_address, wait_until
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.servers import Certificates, token_credentials
+from tests.support.transports import streams
+
+pytestmark = pytest.mark.skipif(streams() != "direct", reason="this run is over gRPC")
 
 SMALL = np.zeros(500, np.float32)
 LARGE = np.zeros(MAX_INLINE_MESSAGE // 4 + 1000, np.float32)
@@ -127,14 +131,14 @@ def nothing(port, answer):
 
 PORTS = {
     "closed": (nothing, None, "Connection refused"),
-    "closes": (answering, None, "another protocol, or another version of it: b''"),
     "silent": (answering, b"", "timed out"),
-    "another protocol": (answering, b"HTTP/1.1 400 Bad Request\r\n\r\n", "another protocol.*HTTP/1.1"),
     "another version": (answering, b"paramserver/2\r\n\0", "another version of it: b'paramserver/2"),
+    "another protocol": (answering, b"HTTP/1.1 400 Bad Request\r\n\r\n", "another protocol.*HTTP/1.1"),
+    "closes": (answering, None, "another protocol, or another version of it: b''"),
 }
 
 
-@pytest.mark.parametrize(("listens", "answer", "reason"), PORTS.values(), ids=PORTS)
+@pytest.mark.parametrize(("listens", "answer", "reason"), few_fast(PORTS.values(), 3, slow=2, ids=PORTS))
 def test_calls_go_by_grpc_while_the_direct_port_is_not_reached_and_over_it_when_it_is(
     announced, monkeypatch, caplog, listens, answer, reason
 ):
@@ -335,7 +339,7 @@ class Tapped(CuttingProxy):
         return SimpleNamespace(read=read)
 
 
-@pytest.mark.parametrize("kind", ["server", "mutual", ""], ids=["TLS", "certificates of clients", "none"])
+@pytest.mark.parametrize("kind", few_fast(["mutual", "", "server"], 2, ids=["certificates of clients", "none", "TLS"]))
 def test_with_tls_nothing_passes_in_plaintext(announced, certificates, tmp_path, kind):
     tokens, roles = token_credentials(tmp_path)
     token, config = roles[Role.WORKER].token("127.0.0.1:1"), {"token_file": tokens}
@@ -366,7 +370,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("kind", "credentials", "reason"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(("kind", "credentials", "reason"), few_fast(WRONG.values(), 2, slow=2, ids=WRONG))
 def test_a_direct_port_with_other_security_is_not_reached_and_gets_no_token(certificates, kind, credentials, reason):
     config = ServerConfig(grace=0.0, **getattr(certificates[0], kind) if kind else {})
     hello, found = pb.Hello(member=b"secret" * 9), []

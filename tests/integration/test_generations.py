@@ -296,7 +296,7 @@ def test_a_checkpoint_of_which_a_server_has_lost_its_part_before_it_was_written_
         assert session.checkpoint() > lost[1] > lost[0]
 
 
-@pytest.mark.parametrize("shared_memory", few_fast([True, False], ids=["shared memory", "gRPC"]))
+@pytest.mark.parametrize("shared_memory", few_fast([True, False], ids=["shared memory", "streams"]))
 @pytest.mark.slow
 def test_real_servers_write_checkpoints_on_demand_and_hold_generations_while_another_worker_trains(
     tmp_path, shared_memory

@@ -37,6 +37,7 @@ from psworker.transport.shared_memory import fetch_segment
 from tests.support.combinations import few_fast
 from tests.support.files import mapped_segments, shared_folder
 from tests.support.servers import Client, Stream, frame_of, frames_of
+from tests.support.transports import streams
 
 SMALL = np.arange(6, dtype=np.float32).reshape(2, 3)
 SHAPE = (3, CHUNK // 4)  # float32: three chunks
@@ -384,9 +385,10 @@ def test_a_session_works_where_no_memory_is_shared_and_its_tensor_transport_is_i
         ps.GradientDescent(0.5).minimize(ops.sum(W * 2.0))
         np.testing.assert_array_equal(W.value, LARGE - 1)
         assert mapped_segments() == []
-        while connect(server).status().workers[0].tensor_transport != "direct":
+        while connect(server).status().workers[0].tensor_transport != streams():
             pass
-    assert "so tensors go by direct connections: the server was started with --no-shared-memory" in caplog.text
+    how = {"direct": "direct connections", "gRPC": "gRPC"}[streams()]
+    assert f"so tensors go by {how}: the server was started with --no-shared-memory" in caplog.text
 
 
 # --- start and stop ---------------------------------------------------------------------------------------------------

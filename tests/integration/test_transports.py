@@ -3,6 +3,8 @@
 import contextlib
 import functools
 import itertools
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from psserver.rpc.server import ServerThread
 from pswire.errors import WrongShard
 from pswire.specs.encodings import Int8, TopK
 from psworker import datasets, nn, ops
+from tests.support.commands import environment
 from tests.support.files import in_shared_memory
 from tests.support.servers import DIRECT, DIRECT_OF_TWO, EMBEDDED, GRPC, GRPC_OF_TWO, SHARED, SHARED_OF_TWO
 
@@ -47,6 +50,24 @@ def rows():
         return ops.sum(ops.square(ops.sum(both, axis=-1) - ops.embedding(labels, random.integers(0, 30, 8))))
 
     return loss
+
+
+USED = """
+import sys
+import psworker as ps
+with ps.session(sys.argv[1], shared_memory=False) as session:
+    print(session._client._calls.transport.tensor_transport(0))
+"""
+
+
+def test_tensors_go_by_the_transport_of_the_run_here_and_in_processes_where_none_is_chosen(pytestconfig):
+    expected = {"auto": "direct", "grpc": "gRPC"}[pytestconfig.option.transport]
+    with ServerThread(ServerConfig()) as server:
+        with ps.session(server.address, shared_memory=False) as session:
+            assert session._client._calls.transport.tensor_transport(0) == expected
+        command = [sys.executable, "-c", USED, server.address]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=True)
+    assert done.stdout.strip() == expected
 
 
 def trained(tensor_transport, model, strategy):

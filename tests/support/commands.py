@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from tests.support.transports import VARIABLE
+
 #: Seconds that no wait comes near to, also on a machine with other work: a bound, and no statement about speed.
 BOUND = 120.0
 
@@ -18,23 +20,36 @@ T = TypeVar("T")
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """The environment of this process, without settings of workers and numerical libraries; servers get free ports."""
+    """The environment of this process, without settings of workers and numerical libraries; servers get free ports.
+
+    The transport is the one of all tests.
+    """
     ours = ("PSWORKER_", "PSSERVER_", "OMP_", "OPENBLAS_", "MKL_", "BLIS_", "VECLIB_", "NUMEXPR_", "PYTHONUNB")
     ours += ("COLUMNS", "LINES")  # pytest-xdist sets them, and they come before the size of the terminal
     return (
-        {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        {name: value for name, value in os.environ.items() if name == VARIABLE or not name.startswith(ours)}
         | {"PSSERVER_BIND": "127.0.0.1:0"}
         | changes
     )
 
 
-def free_address() -> str:
-    """An address of this machine that no other process uses or is given by chance, also while its server is down."""
+def loopback_host() -> str:
+    """An address of this machine that no other process is given by chance."""
     draws = random.SystemRandom()
-    host = f"127.{draws.randrange(1, 255)}.{draws.randrange(1, 255)}.1"
+    return f"127.{draws.randrange(1, 255)}.{draws.randrange(1, 255)}.1"
+
+
+def free_port(host: str) -> int:
+    """A port of this address that is free."""
     with socket.socket() as probe:
         probe.bind((host, 0))
-        return f"{host}:{probe.getsockname()[1]}"
+        return probe.getsockname()[1]
+
+
+def free_address() -> str:
+    """An address of this machine that no other process uses or is given by chance, also while its server is down."""
+    host = loopback_host()
+    return f"{host}:{free_port(host)}"
 
 
 def wait_until(condition: Callable[[], T], seen: Callable[[], object] = lambda: None) -> T:

@@ -194,7 +194,7 @@ class TransportCase:
     shards: int = 1
     shared_memory: bool = False
     unix: bool = False
-    transport: str = "auto"
+    transport: str = "auto"  # for shared memory: that of the run
 
     @property
     def used(self) -> list[str]:
@@ -234,8 +234,8 @@ class TransportCase:
 EMBEDDED = TransportCase("embedded", shards=0)
 GRPC = TransportCase("grpc", transport="grpc")
 GRPC_OF_TWO = TransportCase("grpc over unix sockets, 2 shards", shards=2, unix=True, transport="grpc")
-DIRECT = TransportCase("direct")
-DIRECT_OF_TWO = TransportCase("direct, 2 shards", shards=2)
+DIRECT = TransportCase("direct", transport="direct")
+DIRECT_OF_TWO = TransportCase("direct, 2 shards", shards=2, transport="direct")
 SHARED = TransportCase("shared memory", shared_memory=True)
 SHARED_OF_TWO = TransportCase("shared memory, 2 shards", shards=2, shared_memory=True)
 

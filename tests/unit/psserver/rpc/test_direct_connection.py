@@ -70,6 +70,22 @@ def test_a_refused_connection_that_sends_without_an_end_is_closed_in_time(pair, 
     assert b"who are you?" in ours.recv(1000)
 
 
+def test_a_refusal_of_a_worker_that_has_gone_is_no_error():
+    """Over TCP, where its end is known as soon as something is written."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs = server.accept()[0]
+    theirs.setblocking(False)
+    ours.close()
+
+    async def scenario():
+        one = of(theirs)
+        await one.refuse(status_of(Unauthenticated("who are you?")))
+        one.close()
+
+    asyncio.run(scenario())
+
+
 def test_behind_a_part_of_a_message_there_is_no_refusal(pair):
     ours, theirs = pair
     found = []

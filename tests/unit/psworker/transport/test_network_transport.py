@@ -462,6 +462,20 @@ def test_a_transport_that_is_closed_frees_all_memory_but_that_of_values_at_once(
 
 
 @pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("shared", [True, False], ids=["shared memory", "direct"])
+def test_a_call_whose_result_is_never_taken_leaves_no_connection_open(shared, monkeypatch):
+    left = []
+    monkeypatch.setattr("sys.unraisablehook", lambda one: left.append(str(one.exc_value)))
+    with ServerThread(ServerConfig()) as server:
+        with closing(NetworkTransport([server.address], shared_memory=shared, transport="direct")) as transport:
+            worker = Worker(transport, w=LARGE)
+            worker.begin(worker.message())
+        del transport, worker
+        gc.collect()
+    assert left == []
+
+
+@pytest.mark.usefixtures("folder")
 def test_a_call_that_times_out_abandons_its_segments_into_which_a_late_answer_may_be_written(segments):
     """The first worker's push is held until the second one's has come, and by then it has gone on elsewhere."""
     with (
