@@ -47,12 +47,7 @@ class Lengths(NamedTuple):
 
 def message(header: Proto, data: Sequence[memoryview] = ()) -> list[bytes | memoryview]:
     """The pieces of a message: its prefix and header, and the elements; small ones are joined."""
-    head = header.SerializeToString()
-    small: list[bytes | memoryview] = [
-        _PREFIX.pack(_MARK, len(head), sum(map(len, data))),
-        head,
-        bytes(-len(head) % ALIGNMENT),
-    ]
+    small: list[bytes | memoryview] = [opening(header, sum(map(len, data)))]
     pieces: list[bytes | memoryview] = []
     for one in data:
         if len(one) >= JOINED_BELOW:
@@ -61,6 +56,12 @@ def message(header: Proto, data: Sequence[memoryview] = ()) -> list[bytes | memo
         else:
             small.append(one)
     return [*pieces, b"".join(small)] if small else pieces
+
+
+def opening(header: Proto, elements: int) -> bytes:
+    """The begin of a message: its prefix and header, behind which so many bytes of elements follow."""
+    head = header.SerializeToString()
+    return b"".join([_PREFIX.pack(_MARK, len(head), elements), head, bytes(-len(head) % ALIGNMENT)])
 
 
 def lengths(prefix: bytes | memoryview, most: int = MAX_MESSAGE) -> Lengths:

@@ -26,6 +26,7 @@ from pswire.specs.consistency import (
 from pswire.system.interrupts import deferred_signals
 from pswire.tensors.values import Array
 from psworker.client import joining
+from psworker.client.begun_push import BegunPush
 from psworker.client.blocks import Blocks
 from psworker.client.error_feedback import GradientEncoder
 from psworker.client.evaluations import Evaluations
@@ -39,6 +40,9 @@ from psworker.client.retry import Calls
 from psworker.client.rollback import Rollback, redone
 from psworker.transport import Future, Transport
 from psworker.versions import ReadVersion, VersionedArray
+
+#: The tensor transport over which a push may be begun, and the seconds that it may take at most.
+DIRECT, MAX_BEGUN_SECONDS = "direct", 60.0
 
 
 class Client:
@@ -98,6 +102,8 @@ class Client:
         self._process = os.getpid()
         self._timeout = timeout
         self._barriers = 0
+        self._begun: BegunPush | None = None
+        self._lease = 0.0
 
     def join(self, session: int = 0, name: str = "") -> ms.Joined:
         """Joins every shard and keeps the leases by a heartbeat in the background; shard 0's answer.
@@ -124,6 +130,7 @@ class Client:
         if self.shards > 1:
             self._pushing.decides = self.consistency.decides or self.staleness.decides
             self._pushing.orders = self.consistency.orders or self.staleness.orders
+        self._lease = joined.lease
         self._heartbeat.start(joined.lease, joined.consistency)
         joining.report_tensor_transport(self._calls)
         return joined
@@ -171,14 +178,66 @@ class Client:
 
         Raises `ShapeMismatch` if a gradient does not have its variable's shape and dtype; then nothing was sent.
         """
-        if self.tracing is None:
-            return self._push(gradients, loss, pull, known_values, progress)
-        return traced_push(
-            self.tracing,
-            lambda: self._push(gradients, loss, pull, known_values, progress),
-            worker=self.membership.sender.worker,
-            sequence=self.membership.sequence + 1,
-        )
+        try:
+            if self.tracing is None:
+                return self._push(gradients, loss, pull, known_values, progress)
+            return traced_push(
+                self.tracing,
+                lambda: self._push(gradients, loss, pull, known_values, progress),
+                worker=self.membership.sender.worker,
+                sequence=self.membership.sequence + 1,
+            )
+        finally:
+            self.take_back()
+
+    def begin_push(
+        self,
+        gradients: Sequence[VersionedArray],
+        loss: float | None = None,
+        pull: Sequence[str] = (),
+        known_values: Iterable[VersionedArray] = (),
+        progress: tuple[ms.Progress, ...] = (),
+    ) -> BegunPush | None:
+        """Begins to send the next push before its gradients are there; they travel as they are sent.
+
+            begun = client.begin_push([VersionedArray("W", W.read, memory)], loss=0.3, pull=["W"])
+            if begun is not None:
+                begun.send("W", g)
+            client.push([VersionedArray("W", W.read, g)], loss=0.3, pull=["W"])
+
+        The arrays of the `gradients` are the memory from which they are sent, until `push` has its result, in this
+        order. The next `push` completes it if it is the same, bit for bit; another one, or another `begin_push`, or
+        `leave`, takes it back before: no shard has applied anything of it. A server holds the memory of the message
+        and of its answer meanwhile, for half a lease or `MAX_BEGUN_SECONDS` at most; then it is taken back.
+
+        None where tensors do not go over direct connections, if gradients are encoded, if shard 0 decides for others,
+        or inside a generation: then there is only `push`.
+        """
+        self.take_back()
+        calls, member, pushing, placement = self._calls, self.membership, self._pushing, self.registration.placement
+        encoded = self.encoder.encoding or self.encoder.keeps_residual
+        if encoded or pushing.decides or pushing.orders or self.cuts.generation or member.abandoned:
+            return None
+        if self._is_outdated(gradients, progress):
+            return None
+        if any(calls.transport.tensor_transport(shard) != DIRECT for shard in range(self.shards)):
+            return None
+        seconds = min(self._lease / 2, MAX_BEGUN_SECONDS)
+        with deferred_signals:
+            pulled = ShardedPull(placement, pull, known_values, member.rejoins)
+            cut = member.cuts.to_show()
+            arguments = placement, member.sequence + 1, gradients, loss, pulled, cut, progress
+            messages = pushing.messages(*arguments, filled=False)
+            self._begun = BegunPush(
+                messages, gradients, lambda shard, message: calls.transport.begin(shard, message, seconds)
+            )
+        return self._begun
+
+    def take_back(self) -> None:
+        """Takes back the push that was begun, if there is one."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun.take_back()
 
     def _push(
         self,
@@ -203,7 +262,8 @@ class Client:
                 span.child("encode", span.began, time_ns())
             self._heartbeat.idle_since = 0
             member.sequence += 1
-            sent = calls.send({0: messages[0]} if pushing.decides else messages, pulled.rejoins)
+            begun = None if self._begun is None else self._begun.finish(messages)
+            sent = calls.send({0: messages[0]} if pushing.decides else messages, pulled.rejoins, begun=begun)
         except BaseException:
             member.cuts.end_change()
             raise
@@ -477,6 +537,7 @@ class Client:
     def leave(self, *, failed: bool = False) -> None:
         """Leaves all shards and ends the heartbeat. With `failed`, synchronous updates wait for a replacement."""
         self._closing.set()
+        self.take_back()
         self.membership.cuts.wake()
         self._heartbeat.join()
         sender = self.membership.sender
@@ -490,6 +551,7 @@ class Client:
     def close(self) -> None:
         """Closes the connections; no call is possible afterwards."""
         self._closing.set()
+        self.take_back()
         self.membership.cuts.wake()
         self._calls.transport.close()
         if self.tracing is not None:

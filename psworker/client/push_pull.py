@@ -127,15 +127,18 @@ class ShardedPush:
         pull: ShardedPull,
         cut: int,
         progress: tuple[ms.Progress, ...] = (),
+        *,
+        filled: bool = True,
     ) -> dict[int, ms.Push | ms.Pull]:
         """The message for each shard that takes part: a push, or a pull if it gets no gradient.
 
         Everything is checked before the first gradient is encoded: otherwise one shard could apply its part while
-        another refuses, and a residual could become NaN. For several shards or compression, raises `NotFinite` too.
+        another refuses, and a residual could become NaN. For several shards or compression, raises `NotFinite` too,
+        unless the gradients are not `filled` yet.
         """
         parts: dict[int, list[ms.Gradient]] = {}
         remote: list[ms.RemoteWeights] = []
-        if placement.shards > 1 or self._encoder.keeps_residual:
+        if filled and (placement.shards > 1 or self._encoder.keeps_residual):
             for gradient in gradients:
                 check_finite(gradient.name, gradient.array)
         for gradient in gradients:

@@ -14,7 +14,7 @@ from pswire import messages as ms
 from pswire.errors import NotJoined, ParamServerError, StateLost, TimedOut, Unavailable, Zombie
 from pswire.system.interrupts import cut_short, deferred_signals, deferred_to_next_block
 from psworker.client.membership import WorkerMembership
-from psworker.transport import Future, Transport
+from psworker.transport import BegunCall, Future, Transport
 
 logger = logging.getLogger(__name__)
 
@@ -94,9 +94,13 @@ class Calls:
         return answer
 
     def send(
-        self, messages: Mapping[int, ms.Request], rejoins: int | None = None, timeout: float | None = None
+        self,
+        messages: Mapping[int, ms.Request],
+        rejoins: int | None = None,
+        timeout: float | None = None,
+        begun: Mapping[int, BegunCall] | None = None,
     ) -> dict[int, Future[ms.Answer]]:
-        """Sends each shard its message; the answers by shard.
+        """Sends each shard its message, or finishes the first try that is `begun`; the answers by shard.
 
         `rejoins` belongs to the versions in the messages, by default the present one; `timeout` overrides the default.
         """
@@ -108,7 +112,10 @@ class Calls:
             for shard, message in messages.items():
                 began = time.monotonic()
                 current = message if as_of == member.rejoins else member.current(message, as_of)
-                first = self.transport.call(shard, current, seconds)
+                if begun and shard in begun:
+                    first = begun[shard].finish(seconds)
+                else:
+                    first = self.transport.call(shard, current, seconds)
                 sent[shard] = Future(partial(self._answer, shard, message, as_of, began, seconds, first))
         return sent
 

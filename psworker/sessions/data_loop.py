@@ -1,7 +1,7 @@
 """A worker's loop over examples: blocks from shard 0's data queue, which all workers share, and batches of them."""
 
 import logging
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 from pswire.messages import Block, EpochReport, Finished, Progress, QueueSpec
@@ -56,26 +56,28 @@ class DataLoop:
         self._cost, self._known = 0.0, 0  # of the block's batches before it: sum of losses, number of positions
         self.losses: list[float] = []  # of the current batch, whose cost is their mean
 
-    def progress(self) -> Progress | None:
-        """The block's examples up to the end of the current batch; None before the first batch."""
+    def progress(self, losses: Sequence[float] = ()) -> Progress | None:
+        """The block's examples up to the end of the current batch; None before the first batch.
+
+        `losses` are those of the batch that are not noted yet.
+        """
         if self._block is None:
             return None
-        return Progress(
-            queue=self.queue.name, block=self._block.number, position=self._position, cost_sum=self._cost_sum()
-        )
+        cost = self._cost_sum([*self.losses, *losses])
+        return Progress(queue=self.queue.name, block=self._block.number, position=self._position, cost_sum=cost)
 
-    def _cost_sum(self) -> float | None:
+    def _cost_sum(self, losses: Sequence[float]) -> float | None:
         """The sum of the losses of the block's examples so far; those without a loss have the mean of the others."""
         assert self._block is not None
-        cost, known = self._costs()
+        cost, known = self._costs(losses)
         examples = self._position - self._block.start
         return cost if known == examples else cost / known * examples if known else None
 
-    def _costs(self) -> tuple[float, int]:
+    def _costs(self, losses: Sequence[float]) -> tuple[float, int]:
         """The sum of the known losses of the block so far, and of how many positions they are."""
-        if not self.losses:
+        if not losses:
             return self._cost, self._known
-        return self._cost + self._batch * sum(self.losses) / len(self.losses), self._known + self._batch
+        return self._cost + self._batch * sum(losses) / len(losses), self._known + self._batch
 
     def prepare(self) -> None:
         """Prepares the next batch of the block unless it is ready; called during a push too, and raises nothing."""
@@ -132,7 +134,7 @@ class DataLoop:
                 self.flush()
                 self.give_back(queue)
                 return
-            finished = Finished(block.number, self._cost_sum())
+            finished = Finished(block.number, self._cost_sum(self.losses))
 
     def _batches_of_block(self) -> Generator[Batch, None, None]:
         while True:
@@ -146,7 +148,7 @@ class DataLoop:
             if not self.client.blocks.has(self.queue.name):
                 self.batches.put_back(batch)
                 break
-            self._cost, self._known = self._costs()
+            self._cost, self._known = self._costs(self.losses)
             self.losses, self._batch = [], self.batches.positions(batch)
             self._position += self._batch
             self.count(len(batch))

@@ -10,6 +10,7 @@ from pswire.messages import Outcome
 from pswire.optimizers import MovingAverage, UpdateSpec
 from pswire.tensors.values import Array, IndexedSlices
 from psworker.autodiff import Tensor
+from psworker.client.begun_push import BegunPush
 from psworker.model.base_variable import BaseVariable
 from psworker.model.collection import Collection
 from psworker.model.gradient_transforms import GradientAndVariable
@@ -112,6 +113,10 @@ class Pushing:
         return PushReport(
             "half-applied" if pushed.half_applied else pushed.outcome.value, pushed.staleness, step, outcomes
         )
+
+    def begin(self, arrays: Sequence[tuple[Array, BaseVariable]], loss: float | None) -> BegunPush | None:
+        """As `Session.begin_push`."""
+        return self._replica.begin([VersionedArray(one.name, one.read, array) for array, one in arrays], loss)
 
     def _warn_without_gradient(self, names: Sequence[str]) -> None:
         self._without_gradient.update(names)

@@ -18,6 +18,7 @@ from pswire.optimizers import OptimizerSpec, UpdateSpec
 from pswire.specs.consistency import Asynchronous
 from pswire.specs.schedules import rate
 from pswire.tensors.values import Array, IndexedSlices
+from psworker.client.begun_push import BegunPush
 from psworker.client.client import Client
 from psworker.client.push_pull import PushResult
 from psworker.model.base_variable import BaseVariable, set_read, set_value
@@ -99,6 +100,7 @@ class Replica:
 
         Otherwise the examples of gradients that are pushed later would be handed out again. The worker is idle then.
         """
+        self.client.take_back()
         if self.is_flushed():
             self.client.blocks.give_back(queue)
         else:
@@ -208,6 +210,17 @@ class Replica:
                     loop.prepare()
             finally:
                 self.complete()
+
+    def begin(self, entries: Sequence[VersionedArray], loss: float | None) -> BegunPush | None:
+        """Begins to send a step whose gradients are not there yet; None if this strategy, or the client, cannot.
+
+        Nothing of it counts: the same `step` completes it, and whatever else is pushed takes it back.
+        """
+        if type(self) is not Replica or not self.is_flushed():
+            return None
+        noted = [] if loss is None else [loss]
+        progress = tuple([one for loop in self.loops if (one := loop.progress(noted)) is not None])
+        return self.client.begin_push(entries, loss, self.names, self._known_values(self.names), progress)
 
     def complete(self) -> None:
         """Waits for the open push or pull, if any, and takes its values; a push that was dropped is counted."""

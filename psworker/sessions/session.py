@@ -25,6 +25,7 @@ from pswire.tensors.values import Array, IndexedSlices
 from psworker.autodiff import Tensor
 from psworker.autodiff.ops.selection.indexing import checked_ids
 from psworker.autodiff.tensor import TensorLike
+from psworker.client.begun_push import BegunPush
 from psworker.client.client import Client
 from psworker.client.error_feedback import GradientEncoder
 from psworker.client.membership import JobChoice
@@ -104,6 +105,7 @@ class Session:
             transport = open_transport(config, self._part)
         self._loops: list[DataLoop] = []
         self._mirrored: list[str] = []  # variables of another library's tensors
+        self._mirror_ends: list[Callable[[], object]] = []  # called at the end
         self.trees: dict[str, object] = {}  # of psworker.jax, by name
         workers = config.workers if config.servers else 0
         self._use(transport, JobChoice(config.job, config.resume or not config.servers, process_program(), workers))
@@ -307,6 +309,8 @@ class Session:
                 self._replica.finish()
                 left_well = True
         finally:
+            for end in self._mirror_ends:
+                end()
             for name in self._mirrored:
                 self._collection.variables.pop(name, None)
             self._collection.session = None
@@ -623,6 +627,14 @@ class Session:
             self._client.check_changeable()
         return self._pushing.push(self._open_collection(), optimizer, grads_and_vars, updates)
 
+    def begin_push(self, arrays: Sequence[tuple[Array, BaseVariable]], loss: float | None) -> BegunPush | None:
+        """Begins to send the next `push` before its gradients are there, as `Client.begin_push`; None: it cannot.
+
+        `arrays` are the memory from which they are sent, in this order, and `loss` is what `note_loss` will be given.
+        """
+        self._names([variable for _, variable in arrays])  # raises unless the session is open
+        return self._pushing.begin(arrays, loss)
+
     def step_outside(self, values: Mapping[BaseVariable, Array], loss: float | None) -> None:
         """Counts a local step that another library's optimizer has made, with local steps; pushes at a round's end.
 
@@ -635,11 +647,18 @@ class Session:
                 loop.losses.append(loss)
         self._replica.step_outside({variable.name: value for variable, value in values.items()}, loss)
 
-    def mirror(self, variables: Iterable[BaseVariable], receive: Callable[[Sequence[VersionedArray]], object]) -> None:
+    def mirror(
+        self,
+        variables: Iterable[BaseVariable],
+        receive: Callable[[Sequence[VersionedArray]], object],
+        end: Callable[[], object] | None = None,
+    ) -> None:
         """Calls `receive` with all values that the servers send, for tensors of another library with their own memory.
 
-        `variables` stand for these tensors on the servers, and are forgotten at the end of the session.
+        `variables` stand for these tensors on the servers, and are forgotten at the end of the session, which calls
+        `end`.
         """
+        self._mirror_ends += [end] if end is not None else []
         self._mirrored += self._names(variables)
         self._replica.receivers.append(receive)
 

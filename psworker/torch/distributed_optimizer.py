@@ -2,18 +2,21 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 
 from pswire import optimizers
 from pswire.errors import ConfigurationError
+from pswire.tensors.values import Array, IndexedSlices
 from psworker.model.collection import context, variable_scope
 from psworker.sessions.session import session_here
+from psworker.torch.early_gradients import EarlyGradients
 from psworker.torch.embedding import embeddings
 from psworker.torch.layer_variables import Named, Place, places
 from psworker.torch.losses import note_backward, take_loss
-from psworker.torch.parameters import receive, set_all, shared_buffers, shared_tensors
+from psworker.torch.parameters import SharedTensor, receive, set_all, shared_buffers, shared_tensors
 from psworker.torch.update_rules import Rule, penalty, update_rule
 
 
@@ -24,6 +27,7 @@ def distribute(
     *,
     variables: Mapping[str, Named] | None = None,
     rule: Rule | None = None,
+    early: bool = False,
 ) -> "DistributedOptimizer":
     """The optimizer in the open session: its arithmetic moves to the servers, with its state.
 
@@ -46,12 +50,14 @@ def distribute(
         rule: makes the servers' optimizer of a parameter group, such as one of your own (`psworker.CustomOptimizer`):
             `lambda group: Lion(group["lr"])`. It gets the gradients without weight decay. By default that of the
             optimizer's class.
+        early: gradients travel to the servers while the backward pass goes on, where that is possible (direct
+            connections; docs/pytorch.md); elsewhere, and for steps whose gradients are changed after it, with `step`.
 
     Raises:
         ConfigurationError: no session is open; the servers have no such rule; a parameter is not the model's.
         TypeError: `rule` makes no optimizer of the servers.
     """
-    return DistributedOptimizer(optimizer, model, name, variables, rule)
+    return DistributedOptimizer(optimizer, model, name, variables, rule, early=early)
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -64,6 +70,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         name: str | None = None,
         variables: Mapping[str, Named] | None = None,
         rule: Rule | None = None,
+        *,
+        early: bool = False,
     ) -> None:
         self.inner = inner
         super().__init__(inner.param_groups, inner.defaults)  # the same groups, for schedulers
@@ -82,7 +90,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._declared: dict[str, optimizers.OptimizerSpec] = {}
         tensors = *self._tensors.values(), *self._buffers.values()
         mirrored = [*[one.variable for one in tensors], *[table for _, table in self._tables]]
-        self._session.mirror(mirrored, lambda values: receive(self._by_name, values))
+        self._early: EarlyGradients | None = None
+        if early and not self._runs_here and not self._tables:
+            pairs = zip(self.param_groups, self._groups, strict=True)
+            gradients = {one: partial(self._gradient, one, group) for group, tensors in pairs for one in tensors}
+            self._early = EarlyGradients(self._session, gradients, self._tune)
+        end = None if self._early is None else self._early.close
+        self._session.mirror(mirrored, lambda values: receive(self._by_name, values), end)
         note_backward()
         take_loss()
 
@@ -134,9 +148,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 self._declared |= {one.variable.name: spec for one in tensors}
         pairs: list[Any] = []
         for group, tensors in zip(self.param_groups, self._groups, strict=True):
-            factor, negative = penalty(self.inner, group, self._rule), bool(group.get("maximize"))
             for one in tensors:
-                gradient = one.gradient(factor, negative=negative)
+                gradient = self._gradient(one, group)
                 if gradient is not None:
                     pairs.append((gradient, one.variable))
         for embedding, table in self._tables:
@@ -148,6 +161,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._session.note_loss(loss, [variable for _, variable in pairs])
         if pairs:
             self._session.push(self._declared.__getitem__, pairs)
+        if self._early is not None:
+            self._early.end_step()
+
+    def _gradient(self, one: SharedTensor, group: Mapping[str, Any]) -> Array | IndexedSlices | None:
+        return one.gradient(penalty(self.inner, group, self._rule), negative=bool(group.get("maximize")))
 
     def _tune(self) -> None:
         """Sends hyperparameters that have changed since the last step."""

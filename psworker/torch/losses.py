@@ -25,8 +25,13 @@ def note_loss(loss: torch.Tensor | float) -> None:
 def take_loss() -> float | None:
     """The sum of the losses since the last call; None if there was none."""
     global _noted
-    loss, _noted = _noted, None
-    return None if loss is None else float(loss)
+    loss, _noted = noted_loss(), None
+    return loss
+
+
+def noted_loss() -> float | None:
+    """As `take_loss`, which will find it too."""
+    return None if _noted is None else float(_noted)
 
 
 def note_backward() -> None:

@@ -25,6 +25,25 @@ class Future(Generic[T]):
     result: Callable[[], T]
 
 
+class BegunCall(Protocol):
+    """A call whose message is sent while its arrays are filled. For one thread.
+
+    The server applies nothing of it before `finish`: its last array is held back.
+    """
+
+    def send(self, count: int) -> None:
+        """The first `count` arrays with elements are filled; returns at once."""
+
+    def is_active(self) -> bool:
+        """Whether the server has not refused it, nor the time for it passed, as far as is known."""
+
+    def finish(self, timeout: float) -> Future[Answer]:
+        """Sends the rest: all arrays are filled. From now on as a `Transport.call`."""
+
+    def take_back(self) -> None:
+        """Ends it before `finish`: nothing of it is applied."""
+
+
 class Transport(Protocol):
     """Calls to a fixed list of shards."""
 
@@ -38,6 +57,9 @@ class Transport(Protocol):
         Thread-safe. The message's arrays are borrowed until the result is there; the answer's arrays belong to the
         caller and are read-only. Errors are raised by the future, never here.
         """
+
+    def begin(self, shard: int, message: Request, seconds: float) -> BegunCall | None:
+        """Begins a call whose arrays are filled later, within `seconds`; None if `shard` has no direct connection."""
 
     def tensor_transport(self, shard: int) -> str:
         """The tensor transport to a shard: "shared memory", "direct" or "gRPC"; "" if embedded, or not known yet.

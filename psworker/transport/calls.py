@@ -62,18 +62,25 @@ class TransferCall:
         self._streamed = 0  # bytes of the answer's values that do not come in shared memory
         self._ahead: ThreadFuture[Answer] | None = None
         self._span, self._sent = current.get(), 0
-        begin = 0 if self._span is None else time_ns()
         self._deadline = connection.deadlines.set(timeout, self._stream.cancel)
         try:
-            self._stream.send(*self._frame())
-            if self._span is not None:
-                self._sent = time_ns()
-                self._span.child("send", begin, self._sent, server=connection.address)
-            if self._streamed > MAX_INLINE_MESSAGE:
-                self._ahead = connection.receivers.submit(self._receive)
+            self._begin()
         except BaseException as error:
             self._failed(error)
             raise
+
+    def _begin(self) -> None:
+        """Sends the message."""
+        begin = 0 if self._span is None else time_ns()
+        self._stream.send(*self._frame(StreamSender()))
+        if self._span is not None:
+            self._sent = time_ns()
+            self._span.child("send", begin, self._sent, server=self._connection.address)
+        self._receive_ahead()
+
+    def _receive_ahead(self) -> None:
+        if self._streamed > MAX_INLINE_MESSAGE:
+            self._ahead = self._connection.receivers.submit(self._receive)
 
     def result(self) -> Answer:
         """The answer; see `NetworkTransport.call` for its errors."""
@@ -100,9 +107,9 @@ class TransferCall:
         if isinstance(error, grpc.RpcError | OSError):
             raise self._connection.error_of(error, self._deadline) from error
 
-    def _frame(self) -> tuple[pb.Frame, StreamSender]:
+    def _frame(self, streamed: StreamSender) -> tuple[pb.Frame, StreamSender]:
         """The first frame of the request, with its tensors in shared memory if they are large enough for it."""
-        pool, streamed = self._stream.pool, StreamSender()
+        pool = self._stream.pool
         segment = None if pool is None else self._segment(pool, ms.array_sizes(self._message))
         sender = streamed if segment is None else Region(segment.number, segment.memory)
         header = to_frame(self._message, sender)

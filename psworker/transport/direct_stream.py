@@ -127,8 +127,12 @@ class DirectStream:
 
     def send(self, header: pb.Frame, sender: StreamSender) -> None:
         """As `TransferStream.send`; returns when the system has taken all."""
+        self.write([memoryview(piece) for piece in direct.message(header, sender.data)])
+
+    def write(self, pieces: Sequence[memoryview]) -> None:
+        """Send bytes of a message; returns when the system has taken all."""
         try:
-            self._send_all([memoryview(piece) for piece in direct.message(header, sender.data)])
+            self._send_all(pieces)
         except OSError:
             with suppress(OSError):
                 self.receive()  # why the server does not read it

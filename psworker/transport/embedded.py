@@ -55,6 +55,9 @@ class EmbeddedTransport:
                 self._answers[ticket] = error
         return Future(partial(self._result, ticket, type(message).__name__, deadline))
 
+    def begin(self, shard: int, message: Request, seconds: float) -> None:
+        """As `Transport.begin`: nothing travels."""
+
     def tensor_transport(self, shard: int) -> str:
         """Empty: there is no network."""
         return ""

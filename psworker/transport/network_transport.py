@@ -10,16 +10,18 @@ from concurrent.futures import Future as ThreadFuture
 from functools import partial
 
 from pswire.codec import framed
-from pswire.errors import TimedOut, Unavailable
+from pswire.errors import ParamServerError, TimedOut, Unavailable
 from pswire.messages import CALLS, Answer, Assign, Pull, Push, Register, Request, Take
 from pswire.network.channel import open_channel
 from pswire.network.shard_addresses import ShardAddresses
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.system.interrupts import add_cancel, deferred_signals, deferred_to_next_block, remove_cancel
 from psworker.transport import Future
+from psworker.transport.begun_transfer import BegunTransfer
 from psworker.transport.calls import TransferCall, UnaryCall
 from psworker.transport.connection import Connection, ConnectionOptions, MemberTokens
 from psworker.transport.deadlines import Deadlines
+from psworker.transport.direct_stream import DirectStream
 
 #: Messages that go on streams, whatever carries these; and others that do on direct connections.
 _ON_STREAMS = Register, Pull, Push, Assign, Take
@@ -79,6 +81,15 @@ class NetworkTransport:
             failed.set_exception(connection.error_of(error).with_traceback(None))  # breaks a reference cycle
             result = failed.result
         return Future(partial(self._found_again, shard, result) if self._addresses.name else result)
+
+    def begin(self, shard: int, message: Request, seconds: float) -> BegunTransfer | None:
+        """As `Transport.begin`."""
+        connection = self._connections[shard]
+        try:
+            stream = connection.direct_stream(message, seconds)
+            return BegunTransfer(connection, stream, message, seconds) if isinstance(stream, DirectStream) else None
+        except (ParamServerError, OSError):
+            return None
 
     def tensor_transport(self, shard: int) -> str:
         """As `Transport.tensor_transport`; the first time it asks the server, for `PROBE_TIMEOUT` seconds at most."""

@@ -9,7 +9,7 @@ import pytest
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from tests.cluster.test_examples import EXAMPLES, alone, search
-from tests.support.commands import free_address, free_port
+from tests.support.commands import free_address, free_port, wait_until
 from tests.support.cutting_proxy import CuttingProxy
 
 pytestmark = pytest.mark.slow
@@ -160,3 +160,58 @@ def test_the_transformer_learns_more_than_the_frequencies_of_characters(commands
     assert bits[-1] == min(bits) < 4.4  # 4.71 by frequency
     assert text.startswith("Bananas ")
     assert len(text) == 40
+
+
+#: Waits in the backward pass of its sixth step, with one gradient sent and the other one not, for the servers.
+WAITS_IN_BACKWARD = """
+    import os, time
+    import torch
+    import psworker.torch as pst
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = (torch.nn.Parameter(torch.zeros(1000, 700)) for _ in range(2))
+
+    def wait(gradient):
+        if session.global_step == 5:
+            assert optimizer._early._begun._there == {"last"}
+            open("reached", "x").close()
+            while not os.path.exists("restarted"):
+                time.sleep(0.01)
+
+    with pst.session() as session:
+        model = Model()
+        optimizer = pst.distribute(torch.optim.SGD(model.parameters(), 0.25), model, early=True)
+        model.first.register_hook(wait)  # autograd has the gradient of `last` then
+        for _ in range(8):
+            begin = model.first.sum()
+            (-begin - model.last.sum()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        print(session.global_step, *{one for part in model.parameters() for one in part.unique().tolist()}, flush=True)
+"""
+
+
+@pytest.mark.parametrize("killed", [[0], [0, 1]], ids=str)
+def test_a_server_that_is_killed_in_a_backward_pass_applies_the_step_once(killed, commands):
+    script, addresses = commands.script(WAITS_IN_BACKWARD), [free_address() for _ in range(2)]
+
+    def serve(shard):
+        options = "--shard", f"{shard}/2", "--checkpoint-dir", "kept", "--journal", "--no-shared-memory"
+        return commands.serve("--bind", addresses[shard], *options)
+
+    servers = [serve(shard) for shard in range(2)]
+    worker = commands.start("psworker", "run", "--servers", ",".join(addresses), script)
+    wait_until((commands.folder / "reached").exists, lambda: worker.err)
+    for shard in killed:
+        assert servers[shard].end(signal.SIGKILL)[0] == -signal.SIGKILL
+        servers[shard] = serve(shard)
+    (commands.folder / "restarted").touch()
+    assert worker.wait() == 0, worker.err
+    assert worker.out == ["8 2.0"], worker.err
+    for shard, server in enumerate(servers):
+        assert server.end()[0] == 0
+        assert "refused" not in "".join(server.err), server.err
+        code, out, err = commands.run("psserver", "replay", "kept", "--shard", f"{shard}/2", "--verify")
+        assert code == 0, (out, err)

@@ -496,6 +496,7 @@ def test_every_method_of_a_session_that_is_not_open_says_how_to_open_it(open_ses
         "assign_all": ({x: [1.0]},),
         "assign_rows": (x, [ONE]),
         "batches": (data, 1),
+        "begin_push": ([(ONE, x)], None),
         "evaluate": (lambda batch: 0.0, data),
         "fetch": ([x],),
         "fetch_rows": (x, 0, 1),

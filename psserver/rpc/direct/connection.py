@@ -14,7 +14,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from psserver.rpc.channels import INCOMPLETE, Aside
+from psserver.rpc.channels import Aside
 from psserver.rpc.deadline import Deadline
 from pswire.errors import Malformed, TimedOut
 from pswire.network.channel import CALLED_SHARD, MEMBER_TOKEN
@@ -41,7 +41,8 @@ REFUSAL_SECONDS = 1.0
 class DirectConnection:
     """One connection, a `TransferChannel`, in the task that made it. `buffer` belongs to all connections.
 
-    A lost connection is a cancellation, as that of a call over gRPC. `seconds` are for a message that has begun.
+    A lost connection is a cancellation, as that of a call over gRPC: of a message that was not complete nothing is
+    applied, and no refusal is counted. `seconds` are for a message that has begun.
     `on_member` is called before each call: the Hello was a member's.
     """
 
@@ -141,7 +142,7 @@ class DirectConnection:
                 wake_at(self._socket, left)
                 await self._readable()
             if not nbytes:
-                raise Malformed(INCOMPLETE)
+                raise asyncio.CancelledError  # the worker has taken its message back, or has gone
             receiver.filled(nbytes)
             deadline.passed(nbytes)
             left -= nbytes
@@ -202,7 +203,7 @@ class DirectConnection:
         while len(data) < nbytes:
             more = await self._read([self._buffer])
             if not more:
-                raise Malformed(INCOMPLETE)
+                raise asyncio.CancelledError  # the worker has taken its message back, or has gone
             data += self._buffer[:more]
         return data
 
@@ -210,7 +211,7 @@ class DirectConnection:
         while memory:
             nbytes = await self._read([memory])
             if not nbytes:
-                raise Malformed(INCOMPLETE)
+                raise asyncio.CancelledError  # the worker has taken its message back, or has gone
             memory = memory[nbytes:]
 
     async def _read(self, into: Sequence[memoryview]) -> int:
