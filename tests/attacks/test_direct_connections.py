@@ -1,5 +1,6 @@
 """Direct connections of strangers, of members that send other bytes than they announce, and of slow or broken peers."""
 
+import logging
 import os
 import socket
 import struct
@@ -22,6 +23,7 @@ from pswire.tensors import direct
 from pswire.tensors.stream import StreamSender
 from pswire.tensors.transport import MAX_INLINE_MESSAGE
 from pswire.v1 import paramserver_pb2 as pb
+from tests.support.combinations import few_fast, together
 from tests.support.commands import wait_until
 from tests.support.direct_connection import DirectConnection, bytes_of
 from tests.support.servers import Certificates, Client
@@ -146,7 +148,7 @@ HELLOS = {
 }
 
 
-@pytest.mark.parametrize(("fields", "error", "text"), HELLOS.values(), ids=HELLOS)
+@together(("fields", "error", "text"), HELLOS.values(), ids=lambda case: case[2])
 def test_a_hello_of_no_member_is_refused_with_the_reason(server, connect, fields, error, text):
     one = connect(server, **fields).greet()
     with pytest.raises(error, match=text):
@@ -161,11 +163,14 @@ NO_HELLOS = {
 }
 
 
-@pytest.mark.parametrize("data", NO_HELLOS.values(), ids=NO_HELLOS)
-def test_what_is_no_hello_ends_the_connection(server, connect, data):
+@together("data", NO_HELLOS.values())
+def test_what_is_no_hello_ends_the_connection(server, connect, caplog, data):
+    caplog.set_level(logging.INFO, "psserver.rpc.direct.listener")
+    caplog.clear()
     one = connect(server)
     one.send(data)
     assert one.rest() in (direct.GREETING, b"")  # of a reset
+    wait_until(lambda: [text for text in caplog.messages if text.startswith("no direct connection of ipv4:")])
 
 
 def test_refused_connections_count_as_strangers_until_they_have_gone(server, connect, monkeypatch):
@@ -284,7 +289,7 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize(("data", "text"), MALFORMED.values(), ids=MALFORMED)
+@together(("data", "text"), MALFORMED.values(), ids=lambda case: case[1])
 def test_a_message_whose_lengths_or_header_are_wrong_is_refused_and_applied_in_no_part(server, connect, data, text):
     one = connect(server).greet()
     with suppress(ConnectionError):
@@ -343,14 +348,14 @@ def test_a_member_has_so_many_direct_connections(server, connect, monkeypatch):
 PUSH, LARGE_PUSH = (lambda at: bytes_of(at.push())), (lambda at: bytes_of(at.push("large")))
 PARTS = {
     "of a prefix": (PUSH, 7),
+    "of large elements": (LARGE_PUSH, 1 << 20),
     "of a header": (PUSH, 30),
     "of elements": (PUSH, 4000),
-    "of large elements": (LARGE_PUSH, 1 << 20),
     "without an element": (LARGE_PUSH, 112),
 }
 
 
-@pytest.mark.parametrize(("data", "nbytes"), PARTS.values(), ids=PARTS)
+@pytest.mark.parametrize(("data", "nbytes"), few_fast(PARTS.values(), 2, slow=3, ids=PARTS))
 def test_a_part_of_a_message_ends_in_time_and_changes_nothing(serve, connect, monkeypatch, data, nbytes):
     for module in ("psserver.rpc.service", "psserver.rpc.direct.connection"):
         monkeypatch.setattr(f"{module}.Deadline", lambda seconds: Deadline(seconds / 1000))
@@ -373,7 +378,7 @@ STAGES = {
 }
 
 
-@pytest.mark.parametrize("how", ["reset", "close"])
+@pytest.mark.parametrize("how", few_fast(["reset", "close"]))
 def test_a_connection_that_breaks_at_any_moment_leaves_nothing(server, connect, how):
     before = descriptors()
     for stage in STAGES.values():
@@ -412,7 +417,7 @@ def test_an_answer_that_is_not_read_ends_in_time_without_a_byte_behind_its_part(
     assert found[place:] == huge.tobytes()[: len(found) - place]
 
 
-@pytest.mark.parametrize("how", ["left", "replaced"])
+@pytest.mark.parametrize("how", few_fast(["left", "replaced"]))
 def test_the_connections_of_a_worker_end_when_it_is_no_member_any_more(serve, connect, monkeypatch, how):
     monkeypatch.setattr("psserver.runtime.clock.TICK", 0.01)
     server = serve()

@@ -1,6 +1,8 @@
-"""A shard behind its gRPC service, without a network: calls of bytes, as gRPC would hand them over."""
+"""A shard behind its service: calls of bytes, as gRPC would hand them over, and bytes of direct connections."""
 
 import asyncio
+import socket
+import struct
 from collections.abc import Iterable
 from contextlib import suppress
 from types import SimpleNamespace
@@ -11,13 +13,15 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from psserver.rpc.call_errors import CallErrors
+from psserver.rpc.direct.connection import READ_BYTES, DirectConnection
 from psserver.rpc.identity import Identity
 from psserver.rpc.service import SERVICE_NAME, Service
 from psserver.rpc.transfer_memory import SharedMemory
 from psserver.runtime.executor import Executor
-from pswire.errors import ParamServerError
+from pswire.errors import Malformed, ParamServerError
 from pswire.network.channel import MEMBER_TOKEN
 from pswire.specs.consistency import parse_consistency, parse_staleness
+from pswire.tensors import direct
 from pswire.tensors.frame import incoming
 from pswire.v1 import paramserver_pb2 as pb
 from tests.fuzz.harness import Finding
@@ -26,6 +30,9 @@ from tests.support.shards import new_shard
 #: Of a call, by its number: the methods; and, from `STREAM` on, a frame of one of the streams.
 METHODS = [method.name for method in pb.DESCRIPTOR.services_by_name["ParameterServer"].methods]
 STREAM, STREAMS = 128, 4
+
+#: On direct connections, bytes as they are, beside frames, which get their lengths.
+RAW = STREAM + STREAMS
 
 #: The protobuf of a packet, by its tag.
 KINDS: dict[int, Any] = {
@@ -52,6 +59,7 @@ POLICIES = (
 )
 
 _loop = asyncio.new_event_loop()
+_buffer = memoryview(bytearray(READ_BYTES))
 
 
 class Aborted(Exception):
@@ -93,10 +101,55 @@ class _Call:
         raise Aborted(f"{code}: {details}")
 
 
-class ServedShard:
-    """A shard of small limits, and the calls that it serves."""
+class _Direct:
+    """The worker's end of a direct connection, whose first bytes are a Hello with a token, or any other."""
 
-    def __init__(self, policy: int = 0) -> None:
+    def __init__(self, service: Service, hello: bytes) -> None:
+        self._ours, self._theirs = socket.socketpair()
+        for one in (self._ours, self._theirs):
+            one.setblocking(False)
+        self._service = service
+        self.written: list[bytes] = []
+        self.send(hello)
+
+    async def serve(self) -> None:
+        connection = DirectConnection(self._theirs, f"ipv4:127.0.0.1:{id(self)}", _buffer, 15.0)
+        try:
+            await connection.handshake()
+            await self._service.serve_direct(connection)
+        except Malformed as error:  # as `DirectListener` does
+            raise Aborted from error
+        finally:
+            connection.close()
+
+    def send(self, data: bytes) -> None:
+        with suppress(OSError):  # it has ended, or takes no more now
+            self._ours.send(data)
+
+    def read(self) -> None:
+        """Take what the server has written."""
+        with suppress(OSError):
+            while data := self._ours.recv(READ_BYTES):
+                self.written.append(data)
+
+    def close(self) -> None:
+        self._ours.close()
+        self._theirs.close()  # also if it was not served
+
+
+def direct_message(frame: bytes) -> bytes:
+    """The bytes on a direct connection of a frame; any bytes are a header."""
+    with suppress(ParamServerError):
+        found = incoming(frame)
+        return b"".join(direct.message(found.header, [one for one in (found.data, found.chunk) if one is not None]))
+    return direct.message(pb.Frame())[0][:4] + struct.pack("<IQ", len(frame), 0) + frame + bytes(-len(frame) % 16)
+
+
+class ServedShard:
+    """A shard of small limits, and the calls that it serves; streams are direct connections if it is `direct`."""
+
+    def __init__(self, policy: int = 0, *, direct: bool = False) -> None:
+        self._direct: dict[int, _Direct] | None = {} if direct else None
         consistency, staleness = POLICIES[policy % len(POLICIES)]
         self._now = 0.0
         self.shard = new_shard(
@@ -113,7 +166,9 @@ class ServedShard:
 
     async def call(self, tag: int, data: bytes) -> None:
         """Serve one call of a method, or one frame of a stream, until all that can be done at once is done."""
-        if tag >= STREAM:
+        if tag >= STREAM and self._direct is not None:
+            self._send(self._direct, tag, data)
+        elif tag >= STREAM:
             number = tag % STREAMS
             if number not in self._streams:
                 self._streams[number] = self._begin("Transfer", data)
@@ -130,6 +185,8 @@ class ServedShard:
             if tag < STREAM and self._tasks[-1].done():
                 break
         self._now += 0.01
+        for one in (self._direct or {}).values():
+            one.read()
         if tag < STREAM and METHODS[tag % len(METHODS)] == "Join" and call.written:
             self._tokens[pb.JoinRequest.FromString(data).worker] = pb.JoinReply.FromString(call.written[0]).token
 
@@ -141,7 +198,7 @@ class ServedShard:
     @property
     def answers(self) -> int:
         """Answers so far, of all calls."""
-        return sum([len(call.written) for call in self._calls])
+        return sum([len(call.written) for call in [*self._calls, *(self._direct or {}).values()]])
 
     async def close(self) -> None:
         """Nothing of the calls stays. Raises `Finding` for what went wrong in one of them."""
@@ -157,6 +214,17 @@ class ServedShard:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        for one in (self._direct or {}).values():
+            one.close()
+
+    def _send(self, connections: dict[int, _Direct], tag: int, data: bytes) -> None:
+        """Send a frame, or bytes, on a direct connection, which begins with a Hello, or with these bytes."""
+        number, sent = tag % STREAMS, data if tag >= RAW else direct_message(data)
+        if number not in connections:
+            hello = b"".join(direct.message(pb.Hello(member=self._token("Transfer", data))))
+            connections[number] = _Direct(self._service, b"" if tag >= RAW else hello)
+            self._tasks.append(_loop.create_task(connections[number].serve()))
+        connections[number].send(sent)
 
     def _begin(self, method: str, data: bytes) -> _Call:
         details = SimpleNamespace(method=f"/{SERVICE_NAME}/{method}", invocation_metadata=())
@@ -187,11 +255,14 @@ class ServedShard:
         return self._tokens.get(name) or next(reversed(self._tokens.values()), b"")
 
 
-def serve(calls: Iterable[tuple[int, bytes]], policy: int = 0) -> int:
-    """Serve calls one after the other, and return how many answers there were; the tag 255 is a tick."""
+def serve(calls: Iterable[tuple[int, bytes]], policy: int = 0, *, direct: bool = False) -> int:
+    """Serve calls one after the other, and return how many answers there were; the tag 255 is a tick.
+
+    Streams are gRPC's, or direct connections, of which the parts of answers count.
+    """
 
     async def all_calls() -> int:
-        served = ServedShard(policy)
+        served = ServedShard(policy, direct=direct)
         for tag, data in calls:
             if tag == 255:
                 served.tick()

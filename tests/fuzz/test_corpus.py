@@ -23,7 +23,7 @@ def any_bytes(data, most):
 #: Those with a server take longer.
 every_target = pytest.mark.parametrize(
     "target",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name in ("calls", "rpc"))) for name in harness.names()],
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in ("calls", "direct", "rpc"))) for name in harness.names()],
     indirect=True,
 )
 

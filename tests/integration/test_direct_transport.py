@@ -17,6 +17,7 @@ import pytest
 
 import psworker as ps
 from psserver.config import ServerConfig
+from psserver.rpc.direct.connection import DirectConnection
 from psserver.rpc.direct.listener import DirectSockets
 from psserver.rpc.server import ServerThread
 from pswire import errors
@@ -33,6 +34,7 @@ from pswire.v1 import paramserver_pb2 as pb
 from psworker.transport import connection
 from psworker.transport.direct_stream import NotReached, open_direct
 from psworker.transport.network_transport import NetworkTransport
+from tests.support.combinations import few_fast
 from tests.support.commands import BOUND, free_address, wait_until
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.servers import Certificates, token_credentials
@@ -130,14 +132,14 @@ def nothing(port, answer):
 
 PORTS = {
     "closed": (nothing, None, "Connection refused"),
-    "closes": (answering, None, "another protocol, or another version of it: b''"),
     "silent": (answering, b"", "timed out"),
-    "another protocol": (answering, b"HTTP/1.1 400 Bad Request\r\n\r\n", "another protocol.*HTTP/1.1"),
     "another version": (answering, b"paramserver/2\r\n\0", "another version of it: b'paramserver/2"),
+    "another protocol": (answering, b"HTTP/1.1 400 Bad Request\r\n\r\n", "another protocol.*HTTP/1.1"),
+    "closes": (answering, None, "another protocol, or another version of it: b''"),
 }
 
 
-@pytest.mark.parametrize(("listens", "answer", "reason"), PORTS.values(), ids=PORTS)
+@pytest.mark.parametrize(("listens", "answer", "reason"), few_fast(PORTS.values(), 3, slow=2, ids=PORTS))
 def test_calls_go_by_grpc_while_the_direct_port_is_not_reached_and_over_it_when_it_is(
     announced, monkeypatch, caplog, listens, answer, reason
 ):
@@ -270,6 +272,38 @@ def test_a_push_that_its_header_refuses_while_it_is_sent_ends_with_the_reason():
         assert worker.used == "direct"
 
 
+@pytest.mark.parametrize(("value", "more"), [(SMALL, 4), (SMALL, -4), (LARGE, 4), (LARGE, -4)])
+def test_an_answer_with_other_elements_than_its_values_need_is_refused_and_its_connection_ends(
+    monkeypatch, value, more
+):
+    async def wrong(self, header, sender, deadline):
+        monkeypatch.setattr(DirectConnection, "send", send)
+        data = [memoryview(b"".join(sender.data)[:more] if more < 0 else b"".join([*sender.data, bytes(more)]))]
+        await self._write(direct.message(header, data), deadline)
+
+    send = DirectConnection.send
+    with job(value=value) as worker:
+        worker.push()
+        monkeypatch.setattr(DirectConnection, "send", wrong)
+        with pytest.raises(errors.Malformed, match="bytes"):
+            worker.push()
+        assert not worker.sockets
+        assert (worker.push() == 3).all()
+
+
+def test_bytes_behind_an_answer_are_not_the_next_one(monkeypatch):
+    async def twice(self, header, sender, deadline):
+        monkeypatch.setattr(DirectConnection, "send", send)
+        await self._write([b"".join(direct.message(header, sender.data)) * 2], deadline)
+
+    send = DirectConnection.send
+    with job() as worker:
+        monkeypatch.setattr(DirectConnection, "send", twice)
+        with pytest.raises(errors.Malformed, match=r"but .* more arrived"):
+            worker.push()
+        assert (worker.push() == 2).all()
+
+
 @pytest.mark.parametrize("value", [SMALL, LARGE], ids=["small", "large"])
 def test_late_calls_time_out_and_closing_ends_those_that_wait_and_refuses_others(value):
     with job(config=(("consistency", Synchronous(2)),), value=value) as worker:
@@ -338,7 +372,7 @@ class Tapped(CuttingProxy):
         return SimpleNamespace(read=read)
 
 
-@pytest.mark.parametrize("kind", ["server", "mutual", ""], ids=["TLS", "certificates of clients", "none"])
+@pytest.mark.parametrize("kind", few_fast(["mutual", "", "server"], 2, ids=["certificates of clients", "none", "TLS"]))
 def test_with_tls_nothing_passes_in_plaintext(announced, certificates, tmp_path, kind):
     tokens, roles = token_credentials(tmp_path)
     token, config = roles[Role.WORKER].token("127.0.0.1:1"), {"token_file": tokens}
@@ -369,7 +403,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("kind", "credentials", "reason"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(("kind", "credentials", "reason"), few_fast(WRONG.values(), 2, slow=2, ids=WRONG))
 def test_a_direct_port_with_other_security_is_not_reached_and_gets_no_token(certificates, kind, credentials, reason):
     config = ServerConfig(grace=0.0, **getattr(certificates[0], kind) if kind else {})
     hello, found = pb.Hello(member=b"secret" * 9), []

@@ -13,6 +13,7 @@ ADMISSION = "psserver.rpc.admission:Admission"
 MEMBERS, CALLERS = "tests/attacks/test_identity.py", "tests/attacks/test_callers.py"
 CREDENTIALS = "tests/unit/pswire/security/test_credentials.py"
 TRANSFERS = "tests/unit/psserver/rpc/test_transfers.py"
+DIRECT, CONNECTION = "tests/attacks/test_direct_connections.py", "psserver.rpc.direct.connection:DirectConnection"
 CLOCK = "tests/unit/psserver/runtime/test_clock.py"
 
 
@@ -151,6 +152,59 @@ without(
     "psserver.core.job.joins:check_count",
     scenario("incarnations"),
 )
+
+
+# --- direct connections -----------------------------------------------------------------------------------------------
+
+
+without(
+    "A message may have other elements than its prefix announces",
+    "pswire.tensors.stream:StreamReceiver.check_data",
+    f"{DIRECT}::test_a_message_whose_lengths_or_header_are_wrong_is_refused_and_applied_in_no_part",
+)
+
+
+@mutant(
+    "A direct message gets memory before there is room for it",
+    f"{CONNECTION}._rest_of",
+    f"{DIRECT}::test_a_message_has_room_before_its_bytes_are_read",
+)
+async def _(original, self, data, hold, release):
+    counted = []
+    frame = await original(self, data, counted.append, release)
+    hold(counted[0])
+    return frame
+
+
+@mutant(
+    "A call goes on although its direct connection has ended",
+    f"{CONNECTION}._notice",
+    f"{DIRECT}::test_a_call_that_waits_for_others_ends_with_its_connection",
+)
+def _(original, self):
+    with patch.object(self, "_task"):
+        original(self)
+
+
+@mutant(
+    "A refusal follows a part of an answer",
+    f"{CONNECTION}.refuse",
+    "tests/unit/psserver/rpc/test_direct_connection.py::test_behind_a_part_of_a_message_there_is_no_refusal",
+)
+async def _(original, self, refusal):
+    self._cut = False
+    await original(self, refusal)
+
+
+@mutant(
+    "A refused stranger counts no longer",
+    "psserver.rpc.direct.listener:DirectListener._greeted",
+    f"{DIRECT}::test_refused_connections_count_as_strangers_until_they_have_gone",
+)
+async def _(original, self, one):
+    greeted = await original(self, one)
+    self._member()
+    return greeted
 
 
 # --- runtime ----------------------------------------------------------------------------------------------------------

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
 from psserver.rpc.channels import INCOMPLETE, Aside
 from psserver.rpc.deadline import Deadline
 from pswire.errors import Malformed, TimedOut
@@ -90,7 +92,7 @@ class DirectConnection:
         self._early = data[found.begin :]
         try:
             hello = pb.Hello.FromString(data[direct.PREFIX_BYTES : found.header_end])
-        except ValueError:
+        except DecodeError:
             raise Malformed("the first message of a direct connection is a Hello") from None
         self._metadata = [(MEMBER_TOKEN, hello.member)] if hello.member else []
         self._metadata += [(CALLED_SHARD, str(hello.shard))]

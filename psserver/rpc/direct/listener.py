@@ -21,7 +21,7 @@ from pswire.network.sockets import set_options
 from pswire.tensors.shared_segments import NotShared, socket_path
 
 #: Connections of strangers at the same time, and the seconds that each of them has for its Hello.
-STRANGERS, STRANGER_SECONDS = 64, 5.0
+STRANGERS, STRANGER_SECONDS = 256, 5.0
 
 #: Connections that wait to be accepted, and those that are accepted in one turn.
 QUEUE, ACCEPTED_AT_ONCE = 1024, 16
