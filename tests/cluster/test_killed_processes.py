@@ -198,7 +198,7 @@ def test_a_push_that_is_held_counts_also_when_its_worker_is_killed_before_the_ot
 
 
 def test_a_push_that_is_held_is_dropped_when_the_lease_of_its_killed_worker_ends(start):
-    job = start("--lease", "2", *OF_TWO)
+    job = start("--lease", "5", *OF_TWO)  # more than a server takes for its first registration
     assert job.kill_worker("frame") > 0
     job.wait_until_nothing_is_mapped()
     assert job.versions() == [0, 0]
