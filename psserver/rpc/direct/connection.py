@@ -77,13 +77,17 @@ class DirectConnection:
         return self._peer
 
     async def handshake(self) -> None:
-        """Do the handshake of TLS, if there is one; then greet, and take the Hello. Raises `Malformed`."""
+        """Do the handshake of TLS, if there is one; then greet, and take the Hello. Raises `Malformed`.
+
+        A thread computes its keys, or strangers could keep the event loop busy.
+        """
         while isinstance(self._socket, ssl.SSLSocket):
             try:
-                self._socket.do_handshake()
+                await self._in_thread(self._socket.do_handshake)
                 break
             except ssl.SSLWantReadError:
                 await self._readable()
+                self._unwatch()
             except OSError as error:
                 raise Malformed(f"no handshake: {getattr(error, 'reason', None) or error.strerror or error}") from None
         await self._write([direct.GREETING], Deadline(self._seconds))
@@ -98,6 +102,16 @@ class DirectConnection:
         self._metadata = [(MEMBER_TOKEN, hello.member)] if hello.member else []
         self._metadata += [(CALLED_SHARD, str(hello.shard))]
         self._metadata += [("authorization", hello.authorization)] if hello.authorization else []
+
+    async def _in_thread(self, step: Callable[[], None]) -> None:
+        """Run a short step on the socket in a thread; a cancelled one ends first, before the socket is closed."""
+        running = self._loop.run_in_executor(None, step)
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            await asyncio.wait([running])
+            running.exception()  # or asyncio would log it
+            raise
 
     async def receive(self, hold: Callable[[int], None], release: Callable[[int], None]) -> SplitFrame | None:
         """As `TransferChannel.receive`."""
@@ -174,8 +188,7 @@ class DirectConnection:
 
     def close(self) -> None:
         """Close the socket."""
-        if self._watched:
-            self._loop.remove_reader(self._socket)
+        self._unwatch()
         self._socket.close()
 
     # --- reading --------------------------------------------------------------------------------------------------
@@ -241,6 +254,11 @@ class DirectConnection:
         finally:
             self._waiting = None
 
+    def _unwatch(self) -> None:
+        if self._watched:
+            self._loop.remove_reader(self._socket)
+            self._watched = False
+
     def _notice(self) -> None:
         """The socket is readable: wake who waits for it, or find out whether the worker has gone during its call."""
         if self._waiting is not None:
@@ -253,8 +271,7 @@ class DirectConnection:
             nbytes = 0
         if nbytes is None:
             return
-        self._loop.remove_reader(self._socket)
-        self._watched = False
+        self._unwatch()
         self._early += self._buffer[:nbytes]
         if not nbytes:
             self._task.cancel()
