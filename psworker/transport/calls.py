@@ -104,6 +104,8 @@ class TransferCall:
             stream.cancel()
             ahead.add_done_callback(lambda _: stream.end())
         self._connection.deadlines.drop(self._deadline)
+        if isinstance(error, OSError):
+            error.__traceback__ = None  # it has this call, whose segments would stay with the error
         if isinstance(error, grpc.RpcError | OSError):
             raise self._connection.error_of(error, self._deadline) from error
 

@@ -13,6 +13,7 @@ from psserver.config import ServerConfig
 from psserver.rpc import admission, service
 from psserver.rpc import server as server_module
 from psserver.rpc.deadline import Deadline
+from psserver.rpc.direct.listener import STRANGERS
 from psserver.rpc.server import ServerThread
 from pswire import errors
 from pswire import messages as ms
@@ -201,7 +202,7 @@ def test_a_member_trains_while_strangers_come_and_stay(server, connect):
         connect(server, b"").greet()
         member.send(server.push(sequence=sequence))
         assert member.answer().outcome is ms.Outcome.APPLIED
-        assert server.strangers <= 64 + 1
+        assert server.strangers <= STRANGERS + 1
     assert server.versions() == [100, 0]
 
 

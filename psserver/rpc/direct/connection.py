@@ -142,6 +142,8 @@ class DirectConnection:
             await deadline.wait(self._fill(receiver, deadline))
         finally:
             wake_at(self._socket, 1)
+        if not self._early:
+            self._watch()  # whether the worker goes while its call is held
 
     async def _fill(self, receiver: StreamReceiver, deadline: Deadline) -> None:
         turn, left = 0, receiver.nbytes
@@ -244,10 +246,13 @@ class DirectConnection:
         except OSError:
             raise asyncio.CancelledError from None
 
-    async def _readable(self) -> None:
+    def _watch(self) -> None:
         if not self._watched:
             self._loop.add_reader(self._socket, self._notice)
             self._watched = True
+
+    async def _readable(self) -> None:
+        self._watch()
         self._waiting, self._waited = self._loop.create_future(), True
         try:
             await self._waiting
