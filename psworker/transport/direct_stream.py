@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
-from pswire.errors import FAMILY, ConfigurationError, InternalError, Malformed
+from pswire.errors import FAMILY, ConfigurationError, InternalError
 from pswire.messages import DirectAddress
 from pswire.network.sockets import NOT_READY, read_records, set_options, wake_at
 from pswire.security.credentials import Credentials
@@ -123,6 +123,7 @@ class DirectStream:
         weakref.finalize(self, connection.close).atexit = False  # after a call whose result is never taken
         self._buffer = memoryview(bytearray(READ_BYTES))
         self._rest = self._buffer[:0]  # received behind the header of a large answer
+        self._ended = False  # by the server, between two calls
         self.pool = SegmentPool(partial(attached_segment, self)) if share else None
 
     def send(self, header: pb.Frame, sender: StreamSender) -> None:
@@ -145,8 +146,7 @@ class DirectStream:
             got += self._some(buffer[got:])
         found = direct.lengths(buffer)
         nbytes = found.end if found.elements <= MAX_INLINE_MESSAGE else found.begin
-        if found.elements <= MAX_INLINE_MESSAGE and got > nbytes:
-            raise Malformed(f"an answer of {nbytes:,} bytes was announced, but {got - nbytes:,} more arrived")
+        self._ended = found.elements <= MAX_INLINE_MESSAGE and got > nbytes  # behind an answer comes the end alone
         if got < nbytes:
             data: bytes | memoryview = memoryview(bytearray(nbytes))
             data[:got] = buffer[:got]  # type: ignore[index]
@@ -181,7 +181,7 @@ class DirectStream:
         poll = select.poll()
         try:
             poll.register(self._socket, select.POLLIN)
-            return not poll.poll(0)
+            return not self._ended and not poll.poll(0)
         except (OSError, ValueError):
             return False
 

@@ -299,8 +299,7 @@ def test_bytes_behind_an_answer_are_not_the_next_one(monkeypatch):
     send = DirectConnection.send
     with job() as worker:
         monkeypatch.setattr(DirectConnection, "send", twice)
-        with pytest.raises(errors.Malformed, match=r"but .* more arrived"):
-            worker.push()
+        assert (worker.push() == 1).all(), "as when a server ends a stream behind an answer that nobody had read"
         assert (worker.push() == 2).all()
 
 
