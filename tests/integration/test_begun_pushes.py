@@ -17,6 +17,9 @@ from psworker.config import WorkerConfig
 from psworker.sessions.session import Session
 from tests.support.commands import wait_until
 from tests.support.servers import DIRECT, DIRECT_OF_TWO, EMBEDDED, GRPC, SHARED, Certificates, parameters
+from tests.support.transports import streams
+
+pytestmark = pytest.mark.skipif(streams() != "direct", reason="this run is over gRPC")
 
 over_direct_connections = pytest.mark.parametrize("open_session", parameters(DIRECT, DIRECT_OF_TWO), indirect=True)
 SHAPES = {"large": (600, 500), "empty": (0, 4), "other": (400, 700), "scalar": ()}
