@@ -14,9 +14,6 @@ from pswire.v1 import paramserver_pb2 as pb
 #: Runs a function in a thread.
 Aside = Callable[..., Awaitable[Any]]
 
-#: The error of a call that ends too early.
-INCOMPLETE = "the stream ended before the data that its header announced: not applied"
-
 
 class TransferChannel(Protocol):
     """The calls of one worker, one after the other. Cancels its task when the worker has gone."""
@@ -62,7 +59,7 @@ class GrpcChannel:
         while not receiver.complete:
             data = await deadline.wait(self._context.read())
             if data is grpc.aio.EOF:
-                raise Malformed(INCOMPLETE)
+                raise Malformed("the stream ended before the data that its header announced: not applied")
             chunk = incoming(data)
             if aside is None:
                 receiver.feed(chunk)

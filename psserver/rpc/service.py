@@ -319,13 +319,13 @@ class Service:
         record: Record | None = None,
     ) -> Answer:
         """The shard's answer to a caller's message, whose `record` may have come with it."""
-        if not isinstance(message, OF_IDENTITIES):
+        if isinstance(message, OF_IDENTITIES):
+            self._identity.check(message, caller)
+            answer = await self._executor.step(self._identity.hashed(message), most, allocator)
+            answer = self._identity.with_token(message, answer)
+        else:
             answer = await self._executor.step(message, most, allocator, received=record)
-            return replace(answer, direct=self._direct) if isinstance(answer, Renewed) else answer
-        self._identity.check(message, caller)
-        answer = await self._executor.step(self._identity.hashed(message), most, allocator)
-        answer = self._identity.with_token(message, answer)
-        return replace(answer, direct=self._direct) if isinstance(answer, Joined) else answer
+        return replace(answer, direct=self._direct) if isinstance(answer, Joined | Renewed) else answer
 
     async def _send(
         self,

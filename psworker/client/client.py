@@ -38,11 +38,11 @@ from psworker.client.push_spans import traced_push
 from psworker.client.registration import ShardedRegistration
 from psworker.client.retry import Calls
 from psworker.client.rollback import Rollback, redone
-from psworker.transport import Future, Transport
+from psworker.transport import DIRECT, Future, Transport
 from psworker.versions import ReadVersion, VersionedArray
 
-#: The tensor transport over which a push may be begun, and the seconds that it may take at most.
-DIRECT, MAX_BEGUN_SECONDS = "direct", 60.0
+#: Seconds that a begun push may take at most.
+MAX_BEGUN_SECONDS = 60.0
 
 
 class Client:

@@ -13,6 +13,9 @@ from psworker.config import WorkerConfig
 
 T = TypeVar("T")
 
+#: The tensor transports, as `Transport.tensor_transport` names them.
+SHARED_MEMORY, DIRECT, GRPC = "shared memory", "direct", "gRPC"
+
 
 @dataclass(frozen=True, slots=True)
 class Future(Generic[T]):

@@ -21,10 +21,11 @@ from pswire.security.credentials import Credentials
 from pswire.tensors.transport import InlineSender
 from pswire.tensors.values import TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
+from psworker.transport import DIRECT, GRPC, SHARED_MEMORY
 from psworker.transport.deadlines import Deadline, Deadlines
 from psworker.transport.direct_stream import OPEN_SECONDS, DirectStream, NotReached, open_direct
 from psworker.transport.grpc_stream import GrpcStream
-from psworker.transport.streams import DIRECT, GRPC, TransferStream
+from psworker.transport.streams import TransferStream
 
 logger = logging.getLogger(__name__)
 
@@ -33,9 +34,6 @@ PROBE_TIMEOUT = 2.0
 
 #: Threads that receive large answers of one server.
 MAX_RECEIVERS = 32
-
-#: The tensor transport, as `Transport.tensor_transport` names it; the others are `TransferStream.name`.
-SHARED_MEMORY = "shared memory"
 
 _BROKEN = grpc.RpcError, grpc.FutureCancelledError, OSError
 _OF_CONNECTIONS = (*_BROKEN, ValueError, RuntimeError)

@@ -7,13 +7,13 @@ import select
 import socket
 import ssl
 import weakref
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 
 from pswire.errors import FAMILY, ConfigurationError, InternalError
 from pswire.messages import DirectAddress
-from pswire.network.sockets import NOT_READY, read_records, set_options, wake_at
+from pswire.network.sockets import ARRAYS_AT_ONCE, NOT_READY, OF_WORKERS, read_records, send_some, set_options, wake_at
 from pswire.security.credentials import Credentials
 from pswire.tensors import direct
 from pswire.tensors.frame import Incoming
@@ -21,18 +21,15 @@ from pswire.tensors.shared_segments import NotShared, socket_path
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.tensors.transport import MAX_INLINE_MESSAGE
 from pswire.v1 import paramserver_pb2 as pb
+from psworker.transport import DIRECT
 from psworker.transport.shared_memory import SegmentPool
-from psworker.transport.streams import DIRECT, attached_segment
+from psworker.transport.streams import attached_segment
 
 #: Seconds for a connection, its handshake and its greeting.
 OPEN_SECONDS = 2.0
 
-#: Bytes that are read at once, and arrays that are read or written at once.
-READ_BYTES, ARRAYS_AT_ONCE = 64 << 10, 64
-
-#: Seconds until data that nobody acknowledges ends a connection, those until a silent one is asked for, and those
-#: between two questions, as `pswire.network.channel.CLIENT_OPTIONS`.
-UNREACHABLE_SECONDS, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_COUNT = 5, 30, 5, 1
+#: Bytes that are read at once.
+READ_BYTES = 64 << 10
 
 
 class NotReached(Exception):
@@ -69,13 +66,7 @@ def _tcp(address: str, where: DirectAddress, credentials: Credentials, seconds: 
     host = address.rpartition(":")[0].strip("[]")
     connection = socket.create_connection((host, where.port), timeout=seconds)
     with _closed_on_error(connection):
-        set_options(
-            connection,
-            idle=KEEPALIVE_IDLE,
-            interval=KEEPALIVE_INTERVAL,
-            count=KEEPALIVE_COUNT,
-            unreachable=UNREACHABLE_SECONDS,
-        )
+        set_options(connection, OF_WORKERS)
         if credentials.tls:
             connection = credentials.context().wrap_socket(connection, server_hostname=credentials.tls_name or host)
     return connection
@@ -95,18 +86,14 @@ def _greeted(connection: socket.socket, hello: pb.Hello) -> socket.socket:
     return connection
 
 
-class _closed_on_error:  # noqa: N801 - used as a function
-    """Closes a socket if its block raises an error."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is not None:
-            self._connection.close()
+@contextmanager
+def _closed_on_error(connection: socket.socket) -> Iterator[None]:
+    """Closes a socket if the block raises an error."""
+    try:
+        yield
+    except BaseException:
+        connection.close()
+        raise
 
 
 class DirectStream:
@@ -202,36 +189,21 @@ class DirectStream:
                 nbytes = self._socket.recv_into(memory) if self._plain else read_records(self._socket, memory)
                 break
             except NOT_READY:
-                self._wait(select.POLLIN, expected)
+                wake_at(self._socket, expected)
+                self._wait(select.POLLIN)
         if not nbytes:
             raise _closed()
         return nbytes
 
-    def _wait(self, event: int, expected: int = 1) -> None:
-        wake_at(self._socket, expected)
+    def _wait(self, event: int) -> None:
         poll = select.poll()
         poll.register(self._socket, event)
         poll.poll()
 
     def _send_all(self, pieces: Sequence[memoryview]) -> None:
-        if not self._plain:
-            for piece in pieces:
-                self._send_records(piece)
-            return
-        at = 0
-        while at < len(pieces):
-            sent = self._socket.sendmsg(pieces[at : at + ARRAYS_AT_ONCE])
-            while at < len(pieces) and sent >= len(pieces[at]):
-                sent -= len(pieces[at])
-                at += 1
-            if sent:
-                self._socket.sendall(pieces[at][sent:])
-                at += 1
-
-    def _send_records(self, piece: memoryview) -> None:
-        while piece:
+        while pieces:
             try:
-                piece = piece[self._socket.send(piece) :]
+                pieces = send_some(self._socket, pieces)
             except NOT_READY:
                 self._wait(select.POLLOUT)
 

@@ -11,8 +11,9 @@ from pswire.network.channel import member_metadata
 from pswire.tensors.frame import Incoming, incoming
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.v1 import paramserver_pb2 as pb
+from psworker.transport import GRPC
 from psworker.transport.shared_memory import SegmentPool
-from psworker.transport.streams import GRPC, attached_segment
+from psworker.transport.streams import attached_segment
 
 _ENDED = "the server ended the stream before all of an answer had arrived"
 

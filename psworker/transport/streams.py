@@ -8,9 +8,6 @@ from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.v1 import paramserver_pb2 as pb
 from psworker.transport.shared_memory import Segment, SegmentPool, fetch_segment
 
-#: `TransferStream.name`.
-GRPC, DIRECT = "gRPC", "direct"
-
 
 class TransferStream(Protocol):
     """A Transfer that stays open for consecutive calls, one at a time.
@@ -19,7 +16,7 @@ class TransferStream(Protocol):
     of ours.
 
     Attributes:
-        name: of what carries it.
+        name: of what carries it, as `Transport.tensor_transport` names it.
         token: of the worker whose calls it carries.
         pool: its segments of shared memory; None without.
     """

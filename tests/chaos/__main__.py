@@ -30,7 +30,7 @@ import click
 from psserver.rpc.unix_sockets import sweep
 from pswire.specs.consistency import Synchronous, parse_consistency, parse_staleness
 from psworker.config import TRANSPORTS
-from psworker.transport.streams import DIRECT, GRPC
+from psworker.transport import DIRECT, GRPC
 from tests.chaos import scheme
 from tests.chaos.check import Check
 from tests.chaos.cluster import LEASE, NETWORK, WEIGHTS, WITHIN, Cluster, Faults

@@ -30,8 +30,8 @@ from psserver.storage import retention
 from psserver.storage.own_start import start_at
 from psserver.storage.start import FIRST_TIMELINE
 from pswire.messages import Choice, Job, Join, Leave, Pull, Sender
+from psworker.transport import DIRECT, GRPC
 from psworker.transport.network_transport import NetworkTransport
-from psworker.transport.streams import DIRECT, GRPC
 from tests.chaos import scheme
 from tests.chaos.check import Final, History, losses
 from tests.support.commands import BOUND, Command, environment, free_address, free_port, loopback_host

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from functools import partial
 
-from psworker.transport.streams import DIRECT, GRPC
+from psworker.transport import DIRECT, GRPC
 from tests.support.commands import loopback_host
 
 

@@ -18,7 +18,7 @@ from psserver.rpc.channels import Aside
 from psserver.rpc.deadline import Deadline
 from pswire.errors import Malformed, TimedOut
 from pswire.network.channel import CALLED_SHARD, MEMBER_TOKEN
-from pswire.network.sockets import NOT_READY, read_records, wake_at
+from pswire.network.sockets import ARRAYS_AT_ONCE, NOT_READY, read_records, send_some, wake_at
 from pswire.tensors import direct
 from pswire.tensors.frame import SplitFrame
 from pswire.tensors.stream import StreamReceiver, StreamSender
@@ -30,9 +30,6 @@ READ_BYTES = 256 << 10
 
 #: Bytes of a large message between two turns of other calls.
 BYTES_OF_A_TURN = 1 << 20
-
-#: Arrays that are read or written at once.
-ARRAYS_AT_ONCE = 64
 
 #: Seconds for the error of a refused call to be read.
 REFUSAL_SECONDS = 1.0
@@ -286,7 +283,7 @@ class DirectConnection:
     async def _write(self, pieces: Sequence[bytes | memoryview], deadline: Deadline) -> None:
         """Write all of these; other calls have their turns while the socket takes no more."""
         self._cut = True
-        left = self._write_some([memoryview(piece) for piece in pieces], None)
+        left = self._write_some([memoryview(piece) for piece in pieces])
         if left:
             await deadline.wait(self._write_rest(left, deadline))
         self._cut = False
@@ -298,33 +295,19 @@ class DirectConnection:
             while left:
                 await writable.wait()
                 writable.clear()
-                left = self._write_some(left, deadline)
+                before = sum(map(len, left))
+                left = self._write_some(left)
+                deadline.passed(before - sum(map(len, left)))
         finally:
             self._loop.remove_writer(self._socket)
 
-    def _write_some(self, left: list[memoryview], deadline: Deadline | None) -> list[memoryview]:
+    def _write_some(self, left: list[memoryview]) -> list[memoryview]:
         """Write what the socket takes now; what is left."""
-        while left and (nbytes := self._write_now(left)) is not None:
-            left = _after(left, nbytes)
-            if deadline is not None:
-                deadline.passed(nbytes)
-        return left
-
-    def _write_now(self, pieces: Sequence[memoryview]) -> int | None:
         try:
-            if self._plain:
-                return self._socket.sendmsg(pieces[:ARRAYS_AT_ONCE])
-            return self._socket.send(pieces[0])
+            while left:
+                left = send_some(self._socket, left)
         except NOT_READY:
-            return None
+            pass
         except OSError:
             raise asyncio.CancelledError from None
-
-
-def _after(pieces: list[memoryview], nbytes: int) -> list[memoryview]:
-    """What is left of the pieces behind `nbytes`."""
-    for index, piece in enumerate(pieces):
-        if nbytes < len(piece):
-            return [piece[nbytes:], *pieces[index + 1 :]]
-        nbytes -= len(piece)
-    return []
+        return left

@@ -17,7 +17,7 @@ from psserver.rpc.tls import SocketCertificates
 from psserver.rpc.unix_sockets import listen
 from pswire.errors import ConfigurationError, Malformed, TimedOut
 from pswire.messages import DirectAddress
-from pswire.network.sockets import set_options
+from pswire.network.sockets import OF_SERVERS, set_options
 from pswire.tensors.shared_segments import NotShared, socket_path
 
 #: Connections of strangers at the same time, and the seconds that each of them has for its Hello.
@@ -28,9 +28,6 @@ QUEUE, ACCEPTED_AT_ONCE = 1024, 16
 
 #: Seconds of a pause when no connection can be accepted, such as for too many open files.
 PAUSE = 0.1
-
-#: Seconds after which a silent connection is asked for, those between two questions, and those for data to arrive.
-KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_COUNT, UNREACHABLE_SECONDS = 60, 5, 4, 20
 
 log = logging.getLogger(__name__)
 
@@ -173,13 +170,7 @@ class DirectListener:
         connection.setblocking(False)
         if connection.family == socket.AF_UNIX:
             return connection
-        set_options(
-            connection,
-            idle=KEEPALIVE_IDLE,
-            interval=KEEPALIVE_INTERVAL,
-            count=KEEPALIVE_COUNT,
-            unreachable=UNREACHABLE_SECONDS,
-        )
+        set_options(connection, OF_SERVERS)
         return connection if self._tls is None else self._tls.wrap(connection)
 
     def _member(self) -> None:
