@@ -35,13 +35,14 @@ class MinimizeJob:
         self.workers: dict[str, Command] = {}
 
     def begin(self, *workers):
-        """Start the servers and these workers."""
+        """Start the servers and these workers, which begin to compute when all have joined."""
         for shard in range(SHARDS):
             self.servers.append(self.serve(shard))
         for server in self.servers:
             server.wait_for("listening on")
         for worker in workers:
             self.start(worker)
+        (self.folder / "begun").touch()
 
     def serve(self, shard):
         """A server."""

@@ -66,6 +66,8 @@ def report(point):
 with ps.session() as session:
     sys.stdout.write("joined\n")
     sys.stdout.flush()
+    while not (folder / "begun").exists():
+        time.sleep(0.01)
     data = ps.Dataset({"image": image, "label": label})
     method = ps.LBFGS(gradient=1e-9, decrease=0)
     found = session.minimize(loss, data, method, portion=settings.portion, on_iteration=report)

@@ -23,6 +23,7 @@ def undisturbed(tmp_path_factory):
     commands = Commands(tmp_path_factory.mktemp("alone"), tmp_path_factory.mktemp("logs"))
     (commands.folder / "weights").mkdir()
     settings = {"folder": str(commands.folder), "holds": {}, "raises": {}, "stop_at": None, "portion": 150}
+    (commands.folder / "begun").touch()
     command = commands.python(str(PROGRAM), json.dumps(settings))
     assert command.wait() == 0, command.err
     return json.loads(command.out[-1].removeprefix("minimum "))
